@@ -12,7 +12,7 @@ use std::{
 };
 
 use clock::Time;
-use counters::table::{Key, Table};
+use counters::{CounterId, table::Table};
 use hashbrown::HashTable;
 
 const SHARDS: usize = 1024;
@@ -21,7 +21,7 @@ const ROUNDS: usize = 7;
 /// The operations of both tables.
 trait Counts {
     fn empty(max: usize) -> Self;
-    fn count(&self, key: Key, now: u64, end: u64) -> u64;
+    fn count(&self, key: CounterId, now: u64, end: u64) -> u64;
 }
 
 struct Ours(Table<u64>);
@@ -31,7 +31,7 @@ impl Counts for Ours {
         Self(Table::new(max))
     }
 
-    fn count(&self, key: Key, now: u64, end: u64) -> u64 {
+    fn count(&self, key: CounterId, now: u64, end: u64) -> u64 {
         self.0.update(key, Time::from_seconds(now), Time::from_seconds(end), |n| {
             *n += 1;
             *n
@@ -59,7 +59,7 @@ impl Counts for Theirs {
         Self { shards, max_in_a_shard: (max / SHARDS).max(1) }
     }
 
-    fn count(&self, key: Key, now: u64, end: u64) -> u64 {
+    fn count(&self, key: CounterId, now: u64, end: u64) -> u64 {
         let shard = &self.shards[key.shard() % SHARDS];
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let hash = key.hash();
@@ -124,12 +124,11 @@ fn in_a_process_of_its_own(kind: &str, count: &str) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-fn keys(count: usize) -> Vec<Key> {
-    let table: Table<u64> = Table::new(1);
-    (0..count).map(|n| table.key(&format!("bench_user_u{n}_0"))).collect()
+fn keys(count: usize) -> Vec<CounterId> {
+    (0..count).map(|n| CounterId::of_name(&format!("bench_user_u{n}_0"))).collect()
 }
 
-fn bytes_of<T: Counts>(keys: &[Key]) -> f64 {
+fn bytes_of<T: Counts>(keys: &[CounterId]) -> f64 {
     let before = resident_kib();
     let table = T::empty(10_000_000);
     for key in keys {
@@ -140,7 +139,7 @@ fn bytes_of<T: Counts>(keys: &[Key]) -> f64 {
     f64::from(after.saturating_sub(before)) * 1024.0
 }
 
-fn nanos<T: Counts>(max: usize, before: &[Key], counted: &[Key]) -> f64 {
+fn nanos<T: Counts>(max: usize, before: &[CounterId], counted: &[CounterId]) -> f64 {
     let table = T::empty(max);
     for key in before {
         table.count(*key, 1, 3600);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use clock::{Clock, SystemClock};
-use counters::{Batch, Store};
+use counters::{Batch, CounterId, Store};
 use limit::{Hits, Limit, Unit};
 use memcached::{
     MemcachedStore, NameServers,
@@ -138,7 +138,7 @@ async fn count(store: &MemcachedStore, key: &str) -> Result<u64, String> {
     let limit = Limit::plain(5, Unit::Year);
     let mut batch = Batch::default();
     batch.keys().push_str(key);
-    batch.push(0..key.len(), &limit, 0, Hits::Take(1));
+    batch.push([CounterId::of_name(key); 2], 0..key.len(), &limit, 0, Hits::Take(1));
     let counted = store.apply(&mut batch, SystemClock.now()).await;
     counted.map_err(|error| error.to_string())?;
     Ok(batch.checks()[0].verdict.count)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clock::Clock as _;
-use counters::StoreError;
+use counters::{CounterId, StoreError};
 use limiter::{Decided, Descriptor, Entry, Request};
 use simulated_redis::Snapshot;
 
@@ -70,6 +70,8 @@ pub struct Outcome {
 
 impl Simulation {
     pub fn run(plan: &Plan, is_told: bool) -> Outcome {
+        // A seed is the same story in every run.
+        CounterId::fix();
         let mut simulation = Self::new(plan.clone(), if is_told { Trace::told() } else { Trace::default() });
         let end = plan.end();
         loop {

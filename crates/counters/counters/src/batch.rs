@@ -10,6 +10,7 @@ use clock::Time;
 use limit::{Algorithm, Fit, Hits, Rate, Refusal, Verdict, fixed_window};
 
 use crate::holds::{Closed, Held, Hold, HoldId};
+use crate::id::CounterId;
 
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -47,6 +48,11 @@ pub enum Counting {
 
 #[derive(Clone, Debug)]
 pub struct Check {
+    /// In all windows.
+    pub counter: CounterId,
+    /// The same in its window, whose start is part of the key of a fixed window.
+    pub id: CounterId,
+    /// Empty if the store needs no names.
     full_key: Range<usize>,
     /// The end of the part that is the key in shared stores.
     key_end: usize,
@@ -96,12 +102,21 @@ impl Batch {
     /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index. `rule` is the
     /// hash of the limit's rule.
     #[inline]
-    pub fn push(&mut self, key: Range<usize>, limit: &Rate, rule: u16, hits: Hits) -> usize {
+    pub fn push(
+        &mut self,
+        [counter, id]: [CounterId; 2],
+        key: Range<usize>,
+        limit: &Rate,
+        rule: u16,
+        hits: Hits,
+    ) -> usize {
         let (index, verdict) = (self.checks.len(), Verdict::default());
         let (full_key, key_end) = (key.start..self.keys.len(), key.end);
         self.has_holds |= limit.holds;
         let (limit, member, fit, hold, is_passing) = (*limit, Member::Alone, Fit::Must, None, false);
         self.checks.push(Check {
+            counter,
+            id,
             full_key,
             key_end,
             limit,
@@ -220,16 +235,6 @@ impl Batch {
         self.keys.get(check.full_key.start..check.key_end).expect("the key of a check of this batch")
     }
 
-    /// The parts of the counter's full key before and after the start of the fixed window.
-    pub fn key_of_all_windows(&self, check: &Check, start: Time) -> Option<[&str; 2]> {
-        let key = self.full_key(check);
-        // Nothing after the last `#` comes from a caller.
-        let mark = key.bytes().rposition(|byte| byte == b'#')?;
-        let end = mark.checked_sub(check.limit.tag_bytes)?;
-        let more_digits = start.seconds().checked_ilog10().unwrap_or_default() as usize;
-        Some([key.get(..end.checked_sub(more_digits)?.checked_sub(1)?)?, key.get(end..)?])
-    }
-
     #[inline]
     pub fn full_key(&self, check: &Check) -> &str {
         self.keys.get(check.full_key.clone()).expect("the key of a check of this batch")
@@ -273,11 +278,9 @@ impl Batch {
         self.set(index, held.verdict(&self.checks[index], now));
     }
 
-    /// Sets each verdict by the check's full key and the check.
-    pub fn set_all(&mut self, mut verdict: impl FnMut(&str, &Check) -> Verdict) {
+    pub fn set_all(&mut self, mut verdict: impl FnMut(&Check) -> Verdict) {
         for check in &mut self.checks {
-            let key = self.keys.get(check.full_key.clone()).expect("the key of a check of this batch");
-            (check.verdict, check.is_passing) = (verdict(key, check), false);
+            (check.verdict, check.is_passing) = (verdict(check), false);
         }
     }
 
@@ -354,18 +357,6 @@ impl Batch {
             }
         }
     }
-}
-
-/// As [`Batch::key_of_all_windows`], of a full key from another replica; `None` if it is not one of a fixed window.
-pub fn key_of_all_windows(full_key: &str) -> Option<[&str; 2]> {
-    let lengths = full_key.rsplit_once('#')?.1.split_once('/')?.0;
-    let mut lengths = lengths.split('.').map(|length| length.trim_end_matches('*').parse::<usize>().ok());
-    let prefix = lengths.next()??;
-    // Each part but the prefix has a `_` behind it.
-    let start = lengths.try_fold(prefix, |end, length| end.checked_add(length?)?.checked_add(1))?;
-    let (before, rest) = full_key.split_at_checked(start)?;
-    let after = rest.trim_start_matches(|digit: char| digit.is_ascii_digit());
-    (after.len() < rest.len()).then_some([before, after])
 }
 
 /// The hits of each check by its index; `None` for a skipped check.

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use clock::Time;
 use limit::{Algorithm, HoldRule, Verdict, holds::How};
 
-use crate::batch::Check;
+use crate::{batch::Check, id::CounterId};
 
 /// How much a store may hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -177,7 +177,9 @@ pub struct Closed {
     /// What was charged for it before, and is charged now.
     pub before: u64,
     pub after: u64,
-    /// The full key of its counter, if it is known.
+    /// Its counter, if it is known.
+    pub counter: Option<CounterId>,
+    /// The full key of its counter, if the store has it.
     pub full_key: Option<Box<str>>,
 }
 

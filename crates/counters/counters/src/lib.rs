@@ -11,6 +11,7 @@ pub mod table;
 
 mod batch;
 mod holds;
+mod id;
 mod outage;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
@@ -20,13 +21,19 @@ use metrics::{FailureReason, LeaseState, LeaseUsage, PoolUsage, StoreUsage};
 use smallvec::{SmallVec, smallvec};
 
 pub use self::{
-    batch::{Batch, Check, Counting, HitsToSend, Member, NextHits, key_of_all_windows, without_taking},
+    batch::{Batch, Check, Counting, HitsToSend, Member, NextHits, without_taking},
     holds::{Close, Closed, Closing, Held, Hold, HoldId, MostHolds, OpenHold},
+    id::{CounterId, Parts},
     outage::{Outage, Outages},
 };
 
 /// Counters, shared by all cores.
 pub trait Store: Send + Sync {
+    /// Whether batches must have the keys of their counters.
+    fn needs_names(&self) -> bool {
+        true
+    }
+
     /// Counts every check of a request and sets its verdict, if no check has to wait. Otherwise counts nothing.
     fn try_apply(&self, _batch: &mut Batch, _now: Time) -> Applied {
         Applied::Wait

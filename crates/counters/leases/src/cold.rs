@@ -9,8 +9,8 @@ use std::sync::{
     atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
 };
 
-use clock::{Time, timer::Random};
-use counters::table::{Key, Table};
+use clock::Time;
+use counters::{CounterId, table::Table};
 use limit::lease::{Cold, Pace};
 
 /// How long a pace is remembered, in seconds: longer than any lease.
@@ -33,24 +33,25 @@ pub(super) struct ColdKeys {
 
 impl ColdKeys {
     /// The paces of at most this many keys.
-    pub(super) fn new(max_keys: usize, random: &dyn Random) -> Self {
-        let paces = Table::hashed_by(max_keys, [random.number(), random.number()]);
-        Self { visits: Visits::new(max_keys), paces, swept: AtomicUsize::new(0) }
-    }
-
-    /// The key of a counter in all windows.
-    pub(super) fn key(&self, texts: [&str; 2]) -> Key {
-        self.paces.key_of(texts)
+    pub(super) fn new(max_keys: usize) -> Self {
+        Self { visits: Visits::new(max_keys), paces: Table::new(max_keys), swept: AtomicUsize::new(0) }
     }
 
     /// Adds a request. Returns the pace of the key if it is hot. `is_full` if there is no room for another lease, of this
     /// duration in seconds.
-    pub(super) fn visit(&self, key: Key, hits: u64, duration: f64, is_full: bool, now: Time) -> Option<Pace> {
-        if self.visits.add(key, now) < if is_full { MEASURED_WHEN_FULL } else { MEASURED } {
+    pub(super) fn visit(
+        &self,
+        counter: CounterId,
+        hits: u64,
+        duration: f64,
+        is_full: bool,
+        now: Time,
+    ) -> Option<Pace> {
+        if self.visits.add(counter, now) < if is_full { MEASURED_WHEN_FULL } else { MEASURED } {
             return None;
         }
         let end = Time::from_seconds(now.seconds() + PACE_SECONDS);
-        self.paces.update(key, now, end, |cold| cold.visit(hits, now, duration))
+        self.paces.update(counter, now, end, |cold| cold.visit(hits, now, duration))
     }
 
     /// Forgets the paces of keys that are no longer hit.
@@ -89,10 +90,10 @@ impl Visits {
     }
 
     /// Adds a request on a key. Returns the number of its requests in this pane, and up to two of the last one.
-    fn add(&self, key: Key, now: Time) -> u32 {
+    fn add(&self, counter: CounterId, now: Time) -> u32 {
         let cells = self.cells.get_or_init(|| (0..self.wanted).map(|_| AtomicU32::new(0)).collect());
         // The number of cells is a power of two.
-        let at = usize::try_from(key.hash()).unwrap_or(usize::MAX) & (cells.len() - 1);
+        let at = usize::try_from(counter.hash()).unwrap_or(usize::MAX) & (cells.len() - 1);
         let Some(cell) = cells.get(at) else { return 0 };
         let pane = u32::try_from((now.micros() / PANE_MICROS) & u64::from(u32::MAX >> 8)).unwrap_or_default();
         let before = cell.load(Relaxed);
@@ -113,8 +114,8 @@ mod tests {
     use super::*;
     #[test]
     fn counts_the_requests_of_a_pane_and_two_of_the_last() {
-        let (visits, keys) = (Visits::new(1000), Table::<u64>::new(1));
-        let (one, other) = (keys.key("one"), keys.key("other"));
+        let visits = Visits::new(1000);
+        let (one, other) = (CounterId::of_name("one"), CounterId::of_name("other"));
         let add = |key, seconds| visits.add(key, Time::from_seconds(seconds));
         assert_eq!([1000, 1000, 1004].map(|second| add(one, second)), [1, 2, 3]);
         assert_eq!(add(other, 1004), 1);
@@ -129,9 +130,10 @@ mod tests {
 
     #[test]
     fn few_keys_share_a_cell() {
-        let (visits, keys) = (Visits::new(100_000), Table::<u64>::new(1));
-        let shared =
-            (0..100_000).filter(|n| visits.add(keys.key(&n.to_string()), Time::from_seconds(7)) > 1).count();
+        let visits = Visits::new(100_000);
+        let shared = (0..100_000)
+            .filter(|n| visits.add(CounterId::of_name(&n.to_string()), Time::from_seconds(7)) > 1)
+            .count();
         assert!(shared < 10_000, "{shared}");
     }
 }

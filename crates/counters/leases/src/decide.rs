@@ -141,7 +141,7 @@ impl Shared {
         }
         let mut hits: SmallVec<[Hit; 2]> = SmallVec::new();
         for check in batch.checks() {
-            let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) else {
+            let Some(hit) = Self::hit(check, now).filter(|hit| hit.hits > 0) else {
                 return Applied::Wait;
             };
             hits.push(hit);
@@ -223,7 +223,7 @@ impl Shared {
     /// Takes the hits of a check that counts for itself from its lease. `None` without a lease: Redis counts all of them.
     fn take_alone(&self, batch: &Batch, index: usize, now: Time, commands: &mut Commands) -> Option<Taken> {
         let check = batch.check(index);
-        let hit = self.hit(batch, check, now)?;
+        let hit = Self::hit(check, now)?;
         let step = self.leases.take(hit, true, now, || self.counter(batch, check), commands)?;
         let decided = |reserved| Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: None });
         Some(match step {
@@ -265,7 +265,7 @@ impl Shared {
             let verdict = match (step, check.member) {
                 (Some(Step::Admit(count)), _) if is_decided && !is_barred => check.counted(count, now),
                 (Some(Step::Admit(count)), _) => {
-                    if let Some(hit) = self.hit(batch, check, now).filter(|hit| hit.hits > 0) {
+                    if let Some(hit) = Self::hit(check, now).filter(|hit| hit.hits > 0) {
                         self.leases.with(hit.key, hit.start, |lease| lease.restore(hit.hits));
                     }
                     check.counted(count.saturating_sub(hits), now)
@@ -290,7 +290,7 @@ impl Shared {
         now: Time,
         commands: &mut Commands,
     ) -> Option<Step> {
-        let hit = self.hit(batch, check, now)?;
+        let hit = Self::hit(check, now)?;
         if hit.hits == 0 {
             return self.leases.read(hit, now).map(Step::Admit);
         }
@@ -304,7 +304,7 @@ impl Shared {
         if !check.takes() {
             return;
         }
-        if let Some(count) = self.hit(batch, check, now).and_then(|hit| self.leases.read(hit, now)) {
+        if let Some(count) = Self::hit(check, now).and_then(|hit| self.leases.read(hit, now)) {
             draft.decide(batch, index, batch.check(index).counted(count, now));
         }
     }
@@ -317,7 +317,7 @@ impl Shared {
             let is_added =
                 draft.counting == Counting::Always && check.member == Member::Alone && check.hits.taken() > 0;
             if let (Some(hits), None, false) = (hits, known, is_added)
-                && let Some(hit) = self.hit(batch, check, now)
+                && let Some(hit) = Self::hit(check, now)
             {
                 // With others, they are counted together or not at all.
                 let sent = match hits {
@@ -336,13 +336,13 @@ impl Shared {
     }
 
     /// The hits of a check on the key of its lease, if its limit is leased.
-    fn hit(&self, batch: &Batch, check: &Check, now: Time) -> Option<Hit> {
+    fn hit(check: &Check, now: Time) -> Option<Hit> {
         if !check.limit.is_leased() {
             return None;
         }
         let limit = check.limit.fixed();
         let start = limit.period.start(now);
-        let key = self.leases.key(batch.key_of_all_windows(check, start)?, limit);
+        let key = LeaseKey { counter: check.counter, limit: limit.limit };
         Some(Hit { key, limit, start, hits: check.hits.taken() })
     }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::cold::ColdKeys;
 use clock::{Time, timer::Random};
-use counters::{key_of_all_windows, table::Key};
+use counters::CounterId;
 use faults::mutex::lock;
 use limit::{
     FixedWindow, Rate,
@@ -98,8 +98,8 @@ struct LeaseEntry {
 /// A counter in all windows, and the limit: two limits of one counter have two leases, in one shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LeaseKey {
-    counter: Key,
-    limit: u64,
+    pub(super) counter: CounterId,
+    pub(super) limit: u64,
 }
 
 impl LeaseKey {
@@ -153,7 +153,7 @@ impl Leases {
         let shard = |_| Shard { due: AtomicU64::new(u64::MAX), leases: Mutex::default() };
         Self {
             id: random.number(),
-            cold: ColdKeys::new(max_keys, random),
+            cold: ColdKeys::new(max_keys),
             shards: (0..shards).map(shard).collect(),
             max_keys,
             keys: AtomicUsize::new(0),
@@ -162,11 +162,6 @@ impl Leases {
             round_trip: AtomicU32::new(0),
             counts: Counts::default(),
         }
-    }
-
-    /// The key of a counter in all windows. Two limits of one counter have two leases.
-    pub(super) fn key(&self, texts: [&str; 2], limit: FixedWindow) -> LeaseKey {
-        LeaseKey { counter: self.cold.key(texts), limit: limit.limit }
     }
 
     /// Takes hits from the lease of a key; all or none without `may_reserve`. `None` without a lease. `counter` makes the
@@ -349,8 +344,7 @@ impl Leases {
 
     /// Changes the leases of a counter, under the lock that its own requests take.
     fn change_all_of(&self, full_key: &str, names: &[String], change: impl Fn(&mut Lease)) {
-        let Some(texts) = key_of_all_windows(full_key) else { return };
-        let counter = self.cold.key(texts);
+        let Some((counter, Some(_))) = CounterId::of_full_key(full_key) else { return };
         let mut leases = lock(&self.shard_of(counter).leases);
         // The lease may be in another window.
         let is_of = |entry: &LeaseEntry| {
@@ -473,7 +467,7 @@ impl Leases {
     }
 
     #[expect(clippy::indexing_slicing, reason = "masked by the number of shards, a power of two")]
-    fn shard_of(&self, counter: Key) -> &Shard {
+    fn shard_of(&self, counter: CounterId) -> &Shard {
         &self.shards[counter.shard() & (self.shards.len() - 1)]
     }
 }
@@ -554,7 +548,10 @@ mod tests {
         let mut commands = Commands::new();
         for millis in 0..20 {
             for key in 0..1000 {
-                let key = leases.key([&format!("d_k_{key}_"), "/3600"], limit.fixed());
+                let key = LeaseKey {
+                    counter: CounterId::of_name(&key.to_string()),
+                    limit: limit.requests_per_unit,
+                };
                 let hit = Hit { key, limit: limit.fixed(), start, hits: 1 };
                 take(&leases, hit, at(millis * 100), counter, &mut commands);
             }
@@ -582,7 +579,8 @@ mod tests {
         let (start, mut commands) = (Time::from_seconds(7200), Commands::new());
         let full_key = "d_k_v_7200#0.1.1.1/3600";
         let names = [full_key.rsplit_once('#').unwrap().0.to_owned()];
-        let key = leases.key(key_of_all_windows(full_key).unwrap(), limit.fixed());
+        let key =
+            LeaseKey { counter: CounterId::of_full_key(full_key).unwrap().0, limit: limit.requests_per_unit };
         let counter = || Counter { name: (*names[0]).into(), is_per_second: false, limit: limit.rate };
         for millis in 0..20 {
             let now = Time::from_micros(start.micros() + millis * 100_000);
@@ -616,32 +614,16 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_all_windows_is_found_in_that_of_another_replica() {
-        for (full_key, parts) in [
-            ("d_k_v_7200#0.1.1.1/3600", Some(["d_k_v_", "#0.1.1.1/3600"])),
-            ("p:d_7_8_7200/900#2.1.1.1/900", Some(["p:d_7_8_", "/900#2.1.1.1/900"])),
-            ("d_k_a*_7200*/60#0.1.1.2*/60", Some(["d_k_a*_", "*/60#0.1.1.2*/60"])),
-            ("d_k_#9_0#0.1.1.2/cBerlin.1", Some(["d_k_#9_", "#0.1.1.2/cBerlin.1"])),
-            ("d_\u{fc}_v_7200#0.1.2.1/3600", Some(["d_\u{fc}_v_", "#0.1.2.1/3600"])),
-            ("d_k_v_sw/900#0.1.1.1/900", None),
-            ("d_k_v_7200#0.1.1.99999999999999999999/60", None),
-            ("d_k_v_7200#0.1.1.900/60", None),
-            ("d_k_v_7200", None),
-            ("#/", None),
-            ("", None),
-        ] {
-            assert_eq!(key_of_all_windows(full_key), parts, "{full_key}");
-        }
-    }
-
-    #[test]
     fn a_later_lease_of_a_key_gets_no_hits_that_were_reserved_in_an_earlier_one() {
         let (leases, limit) =
             (Leases::new(10_000, &*net::edges::Edges::system().random), Limit::plain(1_000_000, Unit::Hour));
         let start = Time::from_seconds(7200);
         let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
         let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.rate };
-        let (key, mut commands) = (leases.key(["d_k_", "/3600"], limit.fixed()), Commands::new());
+        let (key, mut commands) = (
+            LeaseKey { counter: CounterId::of_name("d_k_"), limit: limit.requests_per_unit },
+            Commands::new(),
+        );
         let mut make_hot = |from: u64| {
             let hit = Hit { key, limit: limit.fixed(), start, hits: 1 };
             for millis in 0..20 {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use super::{MemoryStore, States as _};
 use clock::Time;
 use counters::{
-    Batch, Close, Closed, Closing, Counting, Held, HoldId, MostHolds, OpenHold,
-    table::{Kept, Key, Used},
+    Batch, Close, Closed, Closing, CounterId, Counting, Held, HoldId, MostHolds, OpenHold,
+    table::{Kept, Used},
 };
 use faults::mutex::lock;
 use limit::{
@@ -19,9 +19,6 @@ use smallvec::{SmallVec, smallvec};
 
 /// A hold with its places in the ledger, and one that is remembered, at most.
 const BYTES_PER_HOLD: usize = 1024;
-
-/// Longer keys are not kept.
-const LONGEST_KEY: usize = 256;
 
 /// A sweep charges as many expired holds at once, and in all.
 const SWEPT: usize = 1000;
@@ -34,10 +31,9 @@ struct Of {
     rule_id: u64,
     /// Of the counter in its table; `None` if it has no counter.
     mark: Option<(u16, u64)>,
-    full_key: Option<Box<str>>,
 }
 
-pub(super) struct Holds(Mutex<Ledger<Key, Of>>);
+pub(super) struct Holds(Mutex<Ledger<CounterId, Of>>);
 
 impl Holds {
     pub(super) fn new(most: MostHolds) -> Self {
@@ -55,15 +51,14 @@ impl MemoryStore {
     /// limit refuses takes nothing of a budget. What has expired is charged before it is refunded.
     pub(super) fn count_and_hold(&self, batch: &mut Batch, now: Time) {
         let parts = self.parts(batch, now);
-        let refunded: SmallVec<[Key; 2]> =
-            batch.refunded_budgets().map(|check| self.states.key(batch.full_key(check))).collect();
+        let refunded: SmallVec<[CounterId; 2]> = batch.refunded_budgets().map(|check| check.id).collect();
         let mut ledger = lock(&self.holds.0);
         for key in refunded {
             let expired = ledger.sweep_counter(key, now);
             batch.expired.extend(self.charge_all(expired, now));
         }
         let (spent, charge) =
-            (|key| self.spent(key, now), |charge: &Charge<Key, Of>| self.charge(charge, now));
+            (|key| self.spent(key, now), |charge: &Charge<CounterId, Of>| self.charge(charge, now));
         let mut is_refused = batch.is_known_refused();
         if batch.counting == Counting::StopWhenOver && !is_refused {
             let (seen, expired) = ledger.look(&parts, now, spent, charge);
@@ -84,34 +79,32 @@ impl MemoryStore {
     }
 
     /// Charges what has expired of a counter, before it is reset.
-    pub(super) fn sweep_counter(&self, key: Key, now: Time) -> Vec<Closed> {
+    pub(super) fn sweep_counter(&self, key: CounterId, now: Time) -> Vec<Closed> {
         let mut ledger = lock(&self.holds.0);
         let expired = ledger.sweep_counter(key, now);
         self.charge_all(expired, now)
     }
 
-    fn charge_all(&self, charges: Vec<Charge<Key, Of>>, now: Time) -> Vec<Closed> {
+    fn charge_all(&self, charges: Vec<Charge<CounterId, Of>>, now: Time) -> Vec<Closed> {
         for charge in &charges {
             self.charge(charge, now);
         }
         closed(charges)
     }
 
-    fn parts(&self, batch: &Batch, now: Time) -> Vec<Part<Key, Of>> {
+    fn parts(&self, batch: &Batch, now: Time) -> Vec<Part<CounterId, Of>> {
         let parts = batch.holding().filter_map(|index| {
             let check = batch.check(index);
             let hold = check.hold.as_ref()?;
-            let full_key = batch.full_key(check);
             let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
             let limit = check.limit.requests_per_unit;
             let of = Of {
                 rule: hold.rule.clone(),
                 rule_id: hold.rule_id,
                 mark: is_counted.then_some((check.rule, limit)),
-                full_key: (full_key.len() <= LONGEST_KEY).then(|| full_key.into()),
             };
             Some(Part {
-                counter: self.states.key(full_key),
+                counter: check.id,
                 of,
                 limit,
                 estimate: hold.estimate,
@@ -145,7 +138,7 @@ impl MemoryStore {
     pub(super) fn list(&self, batch: &Batch, most: usize) -> Vec<OpenHold> {
         let ledger = lock(&self.holds.0);
         let of_check = |index: usize| {
-            let counter = self.states.key(batch.full_key(batch.check(index)));
+            let counter = batch.check(index).id;
             let open: Vec<_> = ledger.of_counter(counter).take(most).collect();
             open.into_iter().map(move |(id, held, expires)| {
                 let id = HoldId { random: id.0, slots: smallvec![0] };
@@ -170,16 +163,16 @@ impl MemoryStore {
         closed
     }
 
-    pub(super) fn forget_holds(&self, key: Key) {
+    pub(super) fn forget_holds(&self, key: CounterId) {
         lock(&self.holds.0).forget_counter(key);
     }
 
-    fn spent(&self, key: Key, now: Time) -> u64 {
+    fn spent(&self, key: CounterId, now: Time) -> u64 {
         self.states.change(key, now, |before: Kept<u64>| (None, before.state))
     }
 
     /// Adds a charge to its counter, until its window ends.
-    fn charge(&self, charge: &Charge<Key, Of>, now: Time) {
+    fn charge(&self, charge: &Charge<CounterId, Of>, now: Time) {
         let Some((mark, limit)) =
             charge.of.mark.filter(|_| now < charge.end && charge.before != charge.after)
         else {
@@ -201,14 +194,15 @@ fn set_seen(batch: &mut Batch, seen: Vec<Seen>, now: Time) {
     }
 }
 
-fn closed(charges: impl IntoIterator<Item = Charge<Key, Of>>) -> Vec<Closed> {
+fn closed(charges: impl IntoIterator<Item = Charge<CounterId, Of>>) -> Vec<Closed> {
     let closed = charges.into_iter().map(|charge| Closed {
         rule_id: charge.of.rule_id,
         how: charge.how,
         held: charge.held,
         before: charge.before,
         after: charge.after,
-        full_key: charge.of.full_key,
+        counter: Some(charge.counter),
+        full_key: None,
     });
     closed.collect()
 }

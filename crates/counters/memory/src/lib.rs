@@ -20,9 +20,9 @@ use smallvec::SmallVec;
 
 use clock::Time;
 use counters::{
-    Applied, Batch, Check, Closed, Closing, ClosingFuture, Counting, ListingFuture, Member, MostHolds, Store,
-    StoreFuture,
-    table::{Kept, Key, Locked, Mark, Table, Used},
+    Applied, Batch, Check, Closed, Closing, ClosingFuture, CounterId, Counting, ListingFuture, Member,
+    MostHolds, Store, StoreFuture,
+    table::{Kept, Locked, Mark, Table, Used},
     without_taking,
 };
 use holds::Holds;
@@ -74,11 +74,11 @@ impl MemoryStore {
         match batch.counting_if(is_refused) {
             Counting::Always if batch.has_groups() || batch.has_holds() => self.count_groups(batch, now),
             Counting::Always => {
-                batch.set_all(|key, check| count(&mut store, self.states.key(key), check, check.hits, now));
+                batch.set_all(|check| count(&mut store, check, check.hits, now));
             }
-            Counting::ReadOnly => batch.set_all(|key, check| match check.hold {
+            Counting::ReadOnly => batch.set_all(|check| match check.hold {
                 Some(_) => check.verdict,
-                None => count(&mut store, self.states.key(key), check, without_taking(check.hits), now),
+                None => count(&mut store, check, without_taking(check.hits), now),
             }),
             Counting::StopWhenOver => self.count_unless_over(batch, now),
         }
@@ -87,7 +87,7 @@ impl MemoryStore {
     pub fn remove(&self, batch: &mut Batch, now: Time) {
         let mut expired = Vec::new();
         for check in batch.checks() {
-            let key = self.states.key(batch.full_key(check));
+            let key = check.id;
             if check.limit.holds {
                 expired.extend(self.sweep_counter(key, now));
             }
@@ -101,104 +101,78 @@ impl MemoryStore {
     }
 
     /// Reads every counter and then counts, atomically.
-    #[expect(clippy::indexing_slicing, reason = "there is a key for each check")]
     fn count_unless_over(&self, batch: &mut Batch, now: Time) {
-        let indexes = 0..batch.checks().len();
-        let keys = self.keys(batch, indexes.clone());
-        let mut locked = self.lock(batch, indexes.clone(), &keys);
-        for (index, key) in indexes
-            .zip(&keys)
-            .filter(|(index, _)| batch.check(*index).hold.is_none())
-            .collect::<SmallVec<[_; 8]>>()
-        {
-            locked.count(batch, index, *key, Hits::Take(0), now);
+        let all = 0..batch.checks().len();
+        let mut locked = self.lock(batch.checks());
+        for index in all.clone().filter(|index| batch.check(*index).hold.is_none()).collect::<Indexes>() {
+            locked.count(batch, index, Hits::Take(0), now);
         }
         let is_refused = batch.is_refused(|_, check| check.would_be_over());
-        let mut next = 0;
-        while let Some(group) = batch.group_at(next) {
-            next = group.end;
-            if batch.check(group.start).hold.is_some() {
-                continue;
-            }
-            locked.count_group(batch, group.clone(), &keys[group], is_refused, now);
+        for group in counted_groups(batch) {
+            locked.count_group(batch, group, is_refused, now);
         }
         drop(locked);
-        self.logs.make_room(&keys);
+        self.logs.make_room(batch.checks().iter().map(|check| check.id));
     }
 
     /// Counts each group atomically, and every other check by itself.
     fn count_groups(&self, batch: &mut Batch, now: Time) {
-        let mut next = 0;
-        while let Some(group) = batch.group_at(next) {
-            next = group.end;
-            if batch.check(group.start).hold.is_some() {
-                continue;
-            }
-            let keys = self.keys(batch, group.clone());
-            self.lock(batch, group.clone(), &keys).count_group(batch, group, &keys, false, now);
-            self.logs.make_room(&keys);
+        for group in counted_groups(batch) {
+            self.lock(batch.checks_at(group.clone())).count_group(batch, group.clone(), false, now);
+            self.logs.make_room(batch.checks_at(group).iter().map(|check| check.id));
         }
     }
 
-    fn keys(&self, batch: &Batch, indexes: Range<usize>) -> SmallVec<[Key; 8]> {
-        batch.checks_at(indexes).iter().map(|check| self.states.key(batch.full_key(check))).collect()
-    }
-
-    fn lock(&self, batch: &Batch, indexes: Range<usize>, keys: &[Key]) -> LockedStates<'_> {
-        let of = |has: fn(Algorithm) -> bool| {
-            let keys = batch.checks_at(indexes.clone()).iter().zip(keys);
-            keys.filter(move |(check, _)| has(check.limit.algorithm)).map(|(_, key)| *key)
-        };
+    fn lock(&self, checks: &[Check]) -> LockedStates<'_> {
+        let is_log = |check: &&Check| matches!(check.limit.algorithm, Algorithm::SlidingLog(_));
         LockedStates {
-            states: self.states.lock(keys.iter().copied()),
-            logs: self.logs.lock(of(|limit| matches!(limit, Algorithm::SlidingLog(_)))),
+            states: self.states.lock(checks.iter().map(|check| check.id)),
+            logs: self.logs.lock(checks.iter().filter(is_log).map(|check| check.id)),
         }
     }
 }
 
+type Indexes = SmallVec<[usize; 8]>;
+
+/// The groups and single checks that do not hold.
+fn counted_groups(batch: &Batch) -> SmallVec<[Range<usize>; 4]> {
+    batch.groups().filter(|group| batch.check(group.start).hold.is_none()).collect()
+}
+
 impl LockedStates<'_> {
-    fn count(&mut self, batch: &mut Batch, index: usize, key: Key, hits: Hits, now: Time) {
-        let verdict = count(self, key, batch.check(index), hits, now);
+    fn count(&mut self, batch: &mut Batch, index: usize, hits: Hits, now: Time) {
+        let verdict = count(self, batch.check(index), hits, now);
         batch.set(index, verdict);
     }
 
     /// Counts the hits of a group if every limit admits them and the request is not rejected elsewhere, or those of a
     /// single check.
-    fn count_group(
-        &mut self,
-        batch: &mut Batch,
-        group: Range<usize>,
-        keys: &[Key],
-        is_rejected: bool,
-        now: Time,
-    ) {
-        if let ([check @ Check { member: Member::Alone, hits, .. }], [key]) =
-            (batch.checks_at(group.clone()), keys)
-        {
+    fn count_group(&mut self, batch: &mut Batch, group: Range<usize>, is_rejected: bool, now: Time) {
+        if let [check @ Check { member: Member::Alone, hits, .. }] = batch.checks_at(group.clone()) {
             let hits = if is_rejected && !check.would_be_over() { without_taking(*hits) } else { *hits };
-            return self.count(batch, group.start, *key, hits, now);
+            return self.count(batch, group.start, hits, now);
         }
-        for (index, key) in group.clone().zip(keys) {
-            self.count(batch, index, *key, Hits::Take(0), now);
+        for index in group.clone() {
+            self.count(batch, index, Hits::Take(0), now);
         }
         let is_rejected = is_rejected || batch.checks_at(group.clone()).iter().any(Check::would_be_over);
-        for (index, key) in group.zip(keys) {
+        for index in group {
             let check = batch.check(index);
             match check.limit.algorithm {
                 _ if is_rejected && check.takes() && !check.would_be_over() => {}
                 Algorithm::FixedWindow(_) if is_rejected && check.takes() => {
-                    self.change((*key, check.rule), now, |state| (state, Used::Over, ()));
+                    self.change((check.id, check.rule), now, |state| (state, Used::Over, ()));
                     batch.set(index, check.not_counted(check.verdict.count, now));
                 }
                 // No other algorithm counts rejected hits.
-                _ => self.count(batch, index, *key, check.hits, now),
+                _ => self.count(batch, index, check.hits, now),
             }
         }
     }
 }
 
 /// A key, and the hash of its rule.
-type OfRule = (Key, u16);
+type OfRule = (CounterId, u16);
 
 trait States {
     /// Replaces the state of a key by that of `change`, if it differs or has rejected hits.
@@ -253,8 +227,8 @@ fn used(verdict: Verdict, limit: Algorithm) -> Used {
     Used::of(if verdict.admitted { hits } else { u64::MAX }, capacity)
 }
 
-fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Time) -> Verdict {
-    let (of, algorithm) = ((key, check.rule), check.limit.algorithm);
+fn count(states: &mut impl States, check: &Check, hits: Hits, now: Time) -> Verdict {
+    let (of, algorithm) = ((check.id, check.rule), check.limit.algorithm);
     let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
     match algorithm {
         Algorithm::FixedWindow(limit) => {
@@ -274,6 +248,10 @@ fn count(states: &mut impl States, key: Key, check: &Check, hits: Hits, now: Tim
 }
 
 impl Store for MemoryStore {
+    fn needs_names(&self) -> bool {
+        false
+    }
+
     fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
         self.count(batch, now);
         Applied::Done

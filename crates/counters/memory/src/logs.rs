@@ -3,9 +3,12 @@
 //! Used by the memory store alone. A log is read and written under the lock of its shard. When all logs together exceed
 //! the bound, shards that hold more than their share evict logs, after the caller has released its own shard.
 
-use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    iter,
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use hashbrown::DefaultHashBuilder;
@@ -15,7 +18,10 @@ use smallvec::SmallVec;
 use super::used;
 
 use clock::Time;
-use counters::table::{Candidate, Key, Mark, Used, victim};
+use counters::{
+    CounterId,
+    table::{Candidate, Mark, Used, victim},
+};
 use faults::mutex::lock;
 use limit::{Algorithm, Hits, SlidingLog, Verdict, sliding_log::Log};
 use metrics::TableUsage as Usage;
@@ -59,7 +65,7 @@ struct Shard {
 #[derive(Default)]
 struct ShardLogs {
     /// In no order: the last log fills the place of a removed one.
-    logs: IndexMap<Key, Timed, DefaultHashBuilder>,
+    logs: IndexMap<CounterId, Timed, DefaultHashBuilder>,
     /// The place of the first candidate for the next eviction.
     hand: usize,
     expired: u64,
@@ -92,16 +98,16 @@ impl Logs {
     }
 
     /// Applies hits to the log of a key of a rule.
-    pub(super) fn apply(&self, key: (Key, u16), limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+    pub(super) fn apply(&self, key: (CounterId, u16), limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
         let at = self.shard_of(key.0);
         let verdict = self.apply_in(at, &mut lock(&self.shard(at).logs), key, limit, hits, now);
-        self.make_room(&[key.0]);
+        self.make_room(iter::once(key.0));
         verdict
     }
 
     /// Locks every shard of these keys, so that all that happens through the result is atomic. Call
     /// [`make_room`](Self::make_room) once it is dropped.
-    pub(super) fn lock(&self, keys: impl IntoIterator<Item = Key>) -> LockedLogs<'_> {
+    pub(super) fn lock(&self, keys: impl IntoIterator<Item = CounterId>) -> LockedLogs<'_> {
         let mut shards: SmallVec<[usize; 4]> = keys.into_iter().map(|key| self.shard_of(key)).collect();
         // In one order for all requests, so that there is no deadlock.
         shards.sort_unstable();
@@ -114,7 +120,7 @@ impl Logs {
         &self,
         at: usize,
         shard: &mut ShardLogs,
-        (key, rule): (Key, u16),
+        (key, rule): (CounterId, u16),
         limit: SlidingLog,
         hits: Hits,
         now: Time,
@@ -146,7 +152,7 @@ impl Logs {
         verdict
     }
 
-    pub(super) fn remove(&self, key: Key) {
+    pub(super) fn remove(&self, key: CounterId) {
         let at = self.shard_of(key);
         if let Some(removed) = lock(&self.shard(at).logs).logs.swap_remove(&key) {
             self.resize(at, removed.bytes(), 0);
@@ -166,21 +172,22 @@ impl Logs {
 
     /// Evicts logs until all together are within their bound: of a shard that holds more than its share, the one of a few
     /// candidates that matters least. Spares these keys, for which room is made. The caller has locked no shard.
-    pub(super) fn make_room(&self, spared: &[Key]) {
+    pub(super) fn make_room(&self, spared: impl Iterator<Item = CounterId>) {
         if self.bytes.load(Relaxed) <= self.max_bytes {
             return;
         }
+        let spared: SmallVec<[CounterId; 8]> = spared.collect();
         let spared_log =
-            |key: &Key| Some(lock(&self.shard(self.shard_of(*key)).logs).logs.get(key)?.candidate());
+            |key: &CounterId| Some(lock(&self.shard(self.shard_of(*key)).logs).logs.get(key)?.candidate());
         let new = spared.iter().find_map(spared_log).unwrap_or_default();
         for _ in 0..MAX_EVICTED {
-            if self.bytes.load(Relaxed) <= self.max_bytes || !self.evict_one(spared, new) {
+            if self.bytes.load(Relaxed) <= self.max_bytes || !self.evict_one(&spared, new) {
                 return;
             }
         }
     }
 
-    fn evict_one(&self, spared: &[Key], new: Candidate) -> bool {
+    fn evict_one(&self, spared: &[CounterId], new: Candidate) -> bool {
         let shards = self.shards.len();
         let share = self.max_bytes.checked_div(shards).unwrap_or_default();
         let hand = self.hand.load(Relaxed);
@@ -223,14 +230,20 @@ impl Logs {
         &self.shards[at]
     }
 
-    fn shard_of(&self, key: Key) -> usize {
+    fn shard_of(&self, key: CounterId) -> usize {
         key.shard().checked_rem(self.shards.len()).unwrap_or_default()
     }
 }
 
 impl LockedLogs<'_> {
     /// Applies hits to the log of a key. A log whose shard is not locked counts as empty.
-    pub(super) fn apply(&mut self, key: (Key, u16), limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+    pub(super) fn apply(
+        &mut self,
+        key: (CounterId, u16),
+        limit: SlidingLog,
+        hits: Hits,
+        now: Time,
+    ) -> Verdict {
         match self.shards.iter_mut().find(|(at, _)| *at == self.logs.shard_of(key.0)) {
             Some((at, shard)) => self.logs.apply_in(*at, shard, key, limit, hits, now),
             None => limit.apply(&mut Log::default(), hits, now),
@@ -240,7 +253,7 @@ impl LockedLogs<'_> {
 
 impl ShardLogs {
     /// Evicts the candidate that matters least, and returns its memory.
-    fn evict(&mut self, spared: &[Key], new: Candidate) -> Option<usize> {
+    fn evict(&mut self, spared: &[CounterId], new: Candidate) -> Option<usize> {
         let count = self.logs.len();
         let from = if self.hand < count { self.hand } else { 0 };
         self.hand = from + 1;
@@ -286,7 +299,7 @@ impl ShardLogs {
 
 impl Timed {
     fn bytes(&self) -> usize {
-        size_of::<(u64, Key, u32, Mark)>() + self.log.bytes()
+        size_of::<(u64, CounterId, u32, Mark)>() + self.log.bytes()
     }
 
     fn candidate(&self) -> Candidate {
@@ -306,17 +319,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use counters::table::Table;
     use limit::Window;
 
     fn of_seconds(seconds: u64) -> SlidingLog {
         SlidingLog { limit: 100_000, window: Window::of_seconds(seconds).unwrap() }
     }
 
+    fn id(name: &str) -> CounterId {
+        CounterId::hashed_by([1, 2], name)
+    }
+
     /// Keys of the first shard, or of all others.
-    fn keys(logs: &Logs, of_first: bool, count: usize) -> Vec<Key> {
-        let table: Table<u64> = Table::hashed_by(1, [1, 2]);
-        let keys = (0..).map(|n: u32| table.key(&n.to_string()));
+    fn keys(logs: &Logs, of_first: bool, count: usize) -> Vec<CounterId> {
+        let keys = (0..).map(|n: u32| id(&n.to_string()));
         keys.filter(|key| (logs.shard_of(*key) == 0) == of_first).take(count).collect()
     }
 
@@ -333,9 +348,10 @@ mod tests {
             logs.apply((*key, 0), of_seconds(60), Hits::Take(1), now);
         }
         assert!(logs.usage().bytes <= logs.max_bytes, "{:?}", logs.usage());
-        let left = |keys: &[Key]| {
-            let taken =
-                |key: &&Key| logs.apply((**key, 0), of_seconds(60), Hits::Take(0), now).remaining < 100_000;
+        let left = |keys: &[CounterId]| {
+            let taken = |key: &&CounterId| {
+                logs.apply((**key, 0), of_seconds(60), Hits::Take(0), now).remaining < 100_000
+            };
             keys.iter().filter(taken).count()
         };
         assert_eq!(left(&beside), 18_000, "other shards evict nothing");
@@ -359,15 +375,14 @@ mod tests {
     /// Full logs of 50 keys of rule 1, after a flood of logs of another rule or the same one.
     fn full_after_a_flood(rule: u16, hits: u64) -> usize {
         let logs = Logs::in_place_of(4000);
-        let table: Table<u64> = Table::hashed_by(1, [1, 2]);
         let (five, now) = (SlidingLog { limit: 5, ..of_seconds(3600) }, Time::from_seconds(7200));
-        let victims: Vec<Key> = (0..50).map(|n| table.key(&format!("victim {n}"))).collect();
+        let victims: Vec<CounterId> = (0..50).map(|n| id(&format!("victim {n}"))).collect();
         let hit = |key, rule, limit| logs.apply((key, rule), limit, Hits::Take(1), now).admitted;
         for key in victims.iter().cycle().take(6 * 50) {
             hit(*key, 1, five);
         }
         for n in 0..20_000 {
-            let key = table.key(&n.to_string());
+            let key = id(&n.to_string());
             for _ in 0..hits {
                 hit(key, rule, SlidingLog { limit: 5, ..of_seconds(86_400) });
             }
@@ -396,14 +411,13 @@ mod tests {
             steps in prop::collection::vec((0..200_u16, 0..4_u64, 0..3_u64), 1..300),
         ) {
             let logs = Logs::in_place_of(bound * 10);
-            let table: Table<u64> = Table::new(1);
             let mut model: HashMap<u16, Log> = HashMap::new();
             let mut now = 1000;
             for (name, hits, pause) in steps {
                 now += pause;
                 let at = Time::from_seconds(now);
                 // A key has one window.
-                let (key, limit) = (table.key(&name.to_string()), of_seconds(1 + u64::from(name) % 29));
+                let (key, limit) = (id(&name.to_string()), of_seconds(1 + u64::from(name) % 29));
                 let verdict = logs.apply((key, 0), limit, Hits::Take(hits), at);
                 let expected = limit.apply(model.entry(name).or_default(), Hits::Take(hits), at);
                 let usage = logs.usage();
@@ -412,7 +426,7 @@ mod tests {
                 } else {
                     prop_assert!(verdict.remaining >= expected.remaining);
                 }
-                let own = table.key(&name.to_string());
+                let own = id(&name.to_string());
                 let own = usize::from(lock(&logs.shards[logs.shard_of(own)].logs).logs.contains_key(&own));
                 prop_assert!(usage.bytes <= logs.max_bytes || usage.entries <= own, "{usage:?}");
                 if hits == 3 {

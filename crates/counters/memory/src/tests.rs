@@ -39,9 +39,8 @@ fn apply_checks(
     let mut batch = Batch::default();
     batch.counting = counting;
     for (name, limit, hits) in checks {
-        let start = batch.keys().len();
-        batch.keys().push_str(&key(name, limit, now));
-        batch.push(start..start, limit, RULE, *hits);
+        let id = CounterId::of_name(&key(name, limit, now));
+        batch.push([id, id], 0..0, limit, RULE, *hits);
     }
     apply(store, &mut batch, now)
 }
@@ -63,9 +62,8 @@ fn apply_groups(
     for group in groups {
         let first = batch.checks().len();
         for (name, limit, hits) in group {
-            let start = batch.keys().len();
-            batch.keys().push_str(&key(name, limit, now));
-            batch.push(start..start, limit, RULE, *hits);
+            let id = CounterId::of_name(&key(name, limit, now));
+            batch.push([id, id], 0..0, limit, RULE, *hits);
         }
         batch.group(first);
     }
@@ -74,7 +72,7 @@ fn apply_groups(
 
 /// How much a counter has used, as an eviction sees it.
 fn used_of(store: &MemoryStore, name: &str, limit: &Limit, now: Time) -> Option<Used> {
-    let mark = store.states.mark(store.states.key(&key(name, limit, now)), now)?;
+    let mark = store.states.mark(CounterId::of_name(&key(name, limit, now)), now)?;
     assert_eq!(mark, Mark::new(RULE, mark.used()));
     Some(mark.used())
 }

@@ -15,7 +15,7 @@ use super::{
     route::is_per_second,
 };
 use clock::Time;
-use counters::{Batch, Check};
+use counters::{Batch, Check, CounterId};
 use limit::{Rate, lease::Grant};
 
 /// The pending reply to a lease or a return of hits.
@@ -32,7 +32,7 @@ impl RedisStore {
     pub fn lease(&self, counter: &Leased<'_>, hits: u64, receipt: Receipt, now: Time) -> Option<LeaseReply> {
         let pool = self.pool_of(counter.is_per_second);
         let backend = pool.backend();
-        let id = backend.ttl_cache.id(counter.name);
+        let id = CounterId::of_name(counter.name);
         let expiry = backend.ttl_cache.expiry(id, counter.limit, now);
         let hits = (hits, counter.limit.requests_per_unit);
         let call = LeaseCall::take(pool.leases_of(counter.name)?, hits, (id, expiry), receipt);

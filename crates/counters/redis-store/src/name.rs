@@ -99,6 +99,7 @@ mod tests {
 
     use super::*;
     use crate::topology::slots::slot;
+    use counters::CounterId;
 
     #[test]
     fn keys_above_512_bytes_are_hashed() {
@@ -171,7 +172,7 @@ mod tests {
                     let end = batch.keys().len();
                     batch.keys().push_str("#4.1.1.1/60");
                     let end = if key_format_is_full { batch.keys().len() } else { end };
-                    batch.push(start..end, &limit, 0, limit::Hits::Take(1));
+                    batch.push([CounterId::of_name(""); 2], start..end, &limit, 0, limit::Hits::Take(1));
                 }
                 let alone = names.of(&batch, &batch.checks()[0]).into_owned();
                 batch.group(0);

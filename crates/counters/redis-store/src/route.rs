@@ -14,7 +14,7 @@ use super::{
 };
 use clock::{Time, timer::after};
 use counters::{
-    Batch, Check, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture, without_taking,
+    Batch, Check, CounterId, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture, without_taking,
 };
 use limit::{Algorithm, Hits, Unit};
 use metrics::FailureReason;
@@ -401,7 +401,7 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, m
     }
     let hits = mode.plan.hits(index, check).expect("a skipped check is not submitted");
     let key = pool.names.of(batch, check);
-    let id = pool.backend().ttl_cache.id(&key);
+    let id = CounterId::of_name(&key);
     let script_check = |check| ScriptCheck { hits, ..script_check(pool, batch, check, mode.now) };
     let alone = || ScriptCheck { member: Member::Alone, ..script_check(check) };
     match (check.limit.algorithm, hits) {

@@ -11,7 +11,7 @@ use std::sync::{
 
 use super::pipeline::{Expire, Expiry};
 use clock::{Time, timer::Random};
-use counters::table::{Key, Table};
+use counters::{CounterId, table::Table};
 use limit::Rate;
 
 /// Maximum number of keys: 25 MB.
@@ -47,12 +47,8 @@ impl TtlCache {
         }
     }
 
-    pub(super) fn id(&self, key: &str) -> Key {
-        self.keys.key(key)
-    }
-
     /// A counter's expiry, and whether the server has to set it.
-    pub(super) fn expiry(&self, id: Key, limit: &Rate, now: Time) -> Expiry {
+    pub(super) fn expiry(&self, id: CounterId, limit: &Rate, now: Time) -> Expiry {
         let end = limit.period().end(now);
         let set = if self.is_known(id, end, now) { Expire::Known } else { Expire::Set };
         Expiry { seconds: self.seconds(limit, now), end, set }
@@ -60,16 +56,16 @@ impl TtlCache {
 
     /// The hash of a key and the end of its window, if the key may expire earlier: a shorter window may have begun at the
     /// same time and created it. Limits with a tag share no keys.
-    pub(super) fn uncached(&self, key: &str, limit: &Rate, now: Time) -> Option<(Key, Time)> {
-        if limit.tag_bytes > 0 {
+    pub(super) fn uncached(&self, key: &str, limit: &Rate, now: Time) -> Option<(CounterId, Time)> {
+        if limit.is_tagged {
             return None;
         }
-        let (id, end) = (self.id(key), limit.period().end(now));
+        let (id, end) = (CounterId::of_name(key), limit.period().end(now));
         (!self.is_known(id, end, now)).then_some((id, end))
     }
 
     /// True if an entry of this generation expires at `end` or later.
-    fn is_known(&self, id: Key, end: Time, now: Time) -> bool {
+    fn is_known(&self, id: CounterId, end: Time, now: Time) -> bool {
         self.keys.get(id, now).is_some_and(|seen| {
             seen >> 32 == self.generation() && seen & u64::from(u32::MAX) >= end.seconds()
         })
@@ -96,7 +92,7 @@ impl TtlCache {
     }
 
     /// Adds a key whose expiry the server has confirmed.
-    pub(super) fn learn(&self, id: Key, now: Time, end: Time) {
+    pub(super) fn learn(&self, id: CounterId, now: Time, end: Time) {
         // A second fits in 32 bits until 2106.
         let seen = self.generation() << 32 | end.seconds() & u64::from(u32::MAX);
         self.keys.update(id, now, end, |known| *known = seen);
@@ -127,7 +123,7 @@ mod tests {
     fn a_key_is_known_until_its_window_ends_or_the_cache_is_cleared() {
         let seen = cache(0);
         let limit = Limit::plain(1, Unit::Minute);
-        let (id, now) = (seen.id("a"), Time::from_seconds(130));
+        let (id, now) = (CounterId::of_name("a"), Time::from_seconds(130));
         let expiry = seen.expiry(id, &limit, now);
         assert_eq!(expiry, Expiry { seconds: 60, end: Time::from_seconds(180), set: Expire::Set });
         seen.learn(id, now, expiry.end);
@@ -141,7 +137,7 @@ mod tests {
     fn a_key_that_expires_before_a_longer_window_is_not_known() {
         let seen = cache(0);
         let (minute, hour) = (Limit::plain(1, Unit::Minute), Limit::plain(1, Unit::Hour));
-        let (id, now) = (seen.id("a"), Time::from_seconds(7 * 3600));
+        let (id, now) = (CounterId::of_name("a"), Time::from_seconds(7 * 3600));
         let set = |limit| seen.expiry(id, limit, now).set;
         assert_eq!(
             [set(&minute), set(&hour)],
@@ -162,7 +158,7 @@ mod tests {
             for second in 1..4 {
                 let now = Time::from_seconds(second);
                 for n in 0..20_000 {
-                    let id = seen.id(&n.to_string());
+                    let id = CounterId::of_name(&n.to_string());
                     let expiry = seen.expiry(id, &limit, now);
                     assert_eq!(expiry.set, Expire::Set, "{max_keys}: key {n} is new in this second");
                     seen.learn(id, now, expiry.end);

@@ -13,6 +13,7 @@
 
 use super::request::Entry;
 use clock::Time;
+use counters::{CounterId, Parts};
 use limit::{Algorithm, Limit, Period};
 use rules::Matched;
 
@@ -28,6 +29,20 @@ pub(super) struct CounterKey<'a, 'r> {
 }
 
 impl CounterKey<'_, '_> {
+    /// The identity of the counter in all windows, and in that of `now`.
+    pub(super) fn ids(&self, now: Time) -> [CounterId; 2] {
+        let mut parts = Parts::new(self.prefix, self.domain);
+        for (level, entry) in self.entries.iter().enumerate() {
+            let shared = self.shared(level);
+            parts.entry(entry.key, shared.unwrap_or(entry.value), shared.is_some());
+        }
+        let id = parts.id_of(self.limit);
+        match self.limit.algorithm {
+            Algorithm::FixedWindow(fixed) => [id, id.in_window(fixed.period.start(now))],
+            _ => [id, id],
+        }
+    }
+
     /// Appends the full key, and returns the end of its compatible part.
     pub(super) fn write(&self, now: Time, into: &mut String) -> usize {
         into.push_str(self.prefix);
@@ -113,8 +128,10 @@ mod tests {
         let from = key.len();
         let Parts { prefix, domain, entries, limit } = parts;
         let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-        let end = CounterKey { prefix, domain, entries: &entries, matched, own_levels: 0, limit }
-            .write(now, &mut key);
+        let counter = CounterKey { prefix, domain, entries: &entries, matched, own_levels: 0, limit };
+        let end = counter.write(now, &mut key);
+        let (id, start) = CounterId::of_full_key(&key[from..]).expect("a full key");
+        assert_eq!(counter.ids(now), [id, start.map_or(id, |start| id.in_window(start))]);
         (key[from..end].to_owned(), key[from..].to_owned())
     }
 

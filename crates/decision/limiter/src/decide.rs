@@ -22,7 +22,7 @@ use super::{
     response,
 };
 use clock::Time;
-use counters::{Applied, Batch, Check, Counting, StoreError};
+use counters::{Applied, Batch, Check, CounterId, Counting, StoreError};
 use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
 use metrics::ResponseCode;
@@ -133,7 +133,8 @@ impl Limiter {
         let scope = Scope { served, replacements: &replacements };
         let descriptors = request.descriptors.len();
         let mut batch = self.batch(descriptors);
-        let context = plan::Context { policy: &self.policy, stats: &self.stats, now, closes };
+        let context =
+            plan::Context { policy: &self.policy, stats: &self.stats, now, closes, names: self.names };
         // Filled in place: it is large to move.
         let mut plan = Plan::with_capacity(descriptors);
         plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
@@ -328,22 +329,22 @@ impl Limiter {
             for check in checks {
                 if check.is_over() {
                     if let Some(cache) = cache {
-                        cache.insert(batch.full_key(check), check, now);
+                        cache.insert(check, now);
                     }
                 } else if check.may_free() {
                     // The refund was counted by now.
-                    self.freed(batch.full_key(check), self.now());
+                    self.freed(check.id, Some(batch.full_key(check)), self.now());
                 }
             }
         }
     }
 
     /// Hits came back to a counter: neither this replica nor another may remember that it is over its limit.
-    pub(super) fn freed(&self, full_key: &str, now: Time) {
+    pub(super) fn freed(&self, counter: CounterId, full_key: Option<&str>, now: Time) {
         if let Some(cache) = &self.over_limit {
-            cache.refunded(full_key, now);
+            cache.refunded(counter, now);
         }
-        if let Some(announce) = &self.announce {
+        if let (Some(announce), Some(full_key)) = (&self.announce, full_key) {
             announce(full_key);
         }
     }
@@ -366,8 +367,7 @@ impl Limiter {
             Some(hold) => hold.estimate.is_some() && check.fit != Fit::Always,
             None => true,
         };
-        let lookup =
-            |check: &Check| cache.get(batch.full_key(check), check, now).filter(|_| is_decided(check));
+        let lookup = |check: &Check| cache.get(check, now).filter(|_| is_decided(check));
         let mut known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
         if batch.has_groups() {
             // What one limit of a rule never admits, the rule rejects for longer than another limit says.

@@ -313,8 +313,8 @@ impl Limiter {
             let covered = if one.how == How::SettledLate { one.before } else { one.held };
             stats.overspent_hits.add(one.after.saturating_sub(covered));
             if one.after < one.before {
-                match (&one.full_key, &self.over_limit) {
-                    (Some(key), _) => self.freed(key, now),
+                match (one.counter, &self.over_limit) {
+                    (Some(counter), _) => self.freed(counter, one.full_key.as_deref(), now),
                     (None, Some(cache)) => cache.forget(&Resets::Unknown, now),
                     (None, None) => {}
                 }

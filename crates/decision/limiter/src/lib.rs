@@ -168,6 +168,8 @@ pub struct Limiter {
     policy: Policy,
     source: Arc<Source<Handles>>,
     store: Arc<dyn Store>,
+    /// The store needs the names of counters.
+    names: bool,
     over_limit: Option<Arc<OverLimitCache>>,
     /// Tells other replicas of a refund that frees a limit, by the full key of its counter.
     announce: Option<Announce>,
@@ -198,6 +200,7 @@ impl Limiter {
         Self {
             policy,
             source,
+            names: store.needs_names(),
             store,
             over_limit,
             announce: None,

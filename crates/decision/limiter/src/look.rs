@@ -64,7 +64,7 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, overridden) = self.replacements(request, &served, now)?;
         let (mut plan, mut batch) = (Plan::new(), Batch::default());
-        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false };
+        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false, names: true };
         let domain = served.rules.domain(request.domain);
         let scope = Scope { served: &served, replacements: &replacements };
         plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use clock::Time;
 use counters::{
-    Check, Member, Resets,
-    table::{Kept, Key, Mark, Table, Used},
+    Check, CounterId, Member, Resets,
+    table::{Kept, Mark, Table, Used},
 };
 use limit::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
 use metrics::TableUsage as Usage;
@@ -86,16 +86,14 @@ impl OverLimitCache {
         }
     }
 
-    fn key(&self, full_key: &str) -> Key {
-        // Any characters will do.
-        let rules = char::from_u32(self.rules.load(Ordering::Relaxed) % 0xd800).unwrap_or_default();
-        self.keys.key_of([full_key, rules.encode_utf8(&mut [0; 4])])
+    fn key(&self, counter: CounterId) -> CounterId {
+        counter.mixed_with(self.rules.load(Ordering::Relaxed).into())
     }
 
     /// The verdict on a check, if it follows from what is known of its counter. A refund removes the key. The caller counts
     /// the lookup.
-    pub fn get(&self, key: &str, check: &Check, now: Time) -> Option<Verdict> {
-        let key = self.key(key);
+    pub fn get(&self, check: &Check, now: Time) -> Option<Verdict> {
+        let key = self.key(check.id);
         if !check.takes() {
             self.keys.remove(key, now);
             return None;
@@ -115,20 +113,20 @@ impl OverLimitCache {
     }
 
     /// Stores the verdict of a check that is over its limit until it expires. `now` is the start of the request.
-    pub fn insert(&self, key: &str, check: &Check, now: Time) {
+    pub fn insert(&self, check: &Check, now: Time) {
         let Some(rejection) = Rejection::of(check, now) else { return };
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
         // All are over their limit: of the largest rule, the one that expires first is evicted.
         let kept = Kept { state: rejection, end, mark: Mark::new(check.rule, Used::Little) };
-        let key = self.key(key);
+        let key = self.key(check.id);
         // Called under the lock of the shard: either `forget` removes the rejection, or its time is visible here.
         let store = |_| ((!self.is_older_than_a_reset(key, now)).then_some(kept), ());
         self.keys.change(key, now, store);
     }
 
     /// Removes the key of a refund that was counted.
-    pub(super) fn refunded(&self, key: &str, now: Time) {
-        let key = self.key(key);
+    pub(super) fn refunded(&self, counter: CounterId, now: Time) {
+        let key = self.key(counter);
         self.forgotten(key).store(now.micros(), Ordering::Relaxed);
         self.keys.remove(key, now);
     }
@@ -136,7 +134,10 @@ impl OverLimitCache {
     /// Removes keys whose counters were reset or refunded. Requests that began before do not add them again.
     pub fn forget(&self, resets: &Resets, now: Time) {
         match resets {
-            Resets::Of(keys) => keys.iter().for_each(|key| self.refunded(key, now)),
+            Resets::Of(keys) => {
+                let ids = keys.iter().filter_map(|key| CounterId::of_key_in_window(key));
+                ids.for_each(|id| self.refunded(id, now));
+            }
             Resets::Unknown => {
                 self.forgotten.iter().for_each(|part| part.store(now.micros(), Ordering::Relaxed));
                 self.keys.sweep(0, 1, Time::from_seconds(u32::MAX.into()));
@@ -145,12 +146,12 @@ impl OverLimitCache {
     }
 
     /// True for a request that may have been counted before a reset or refund, unless the clock was set back.
-    fn is_older_than_a_reset(&self, key: Key, begun: Time) -> bool {
+    fn is_older_than_a_reset(&self, key: CounterId, begun: Time) -> bool {
         self.forgotten(key).load(Ordering::Relaxed).wrapping_sub(begun.micros()) < LONGEST_REQUEST
     }
 
     #[expect(clippy::indexing_slicing, reason = "masked by the number of parts, a power of two")]
-    fn forgotten(&self, key: Key) -> &AtomicU64 {
+    fn forgotten(&self, key: CounterId) -> &AtomicU64 {
         &self.forgotten[key.shard() & (FORGOTTEN - 1)]
     }
 
@@ -260,10 +261,25 @@ mod tests {
     use counters::Batch;
     use limit::{CountingMode, Kind, Limit, Unit};
 
+    fn full_key(value: &str) -> String {
+        format!("d_k_{value}_600#0.1.1.{}/60", value.len())
+    }
+
+    fn id(value: &str) -> CounterId {
+        CounterId::of_key_in_window(&full_key(value)).unwrap()
+    }
+
+    /// The only check of the batch, of another counter.
+    fn named(value: &str, batch: &Batch) -> Check {
+        let mut check = batch.check(0).clone();
+        check.id = id(value);
+        check
+    }
+
     fn get(cache: &OverLimitCache, key: &str, limit: &Limit, hits: Hits, now: Time) -> Option<Verdict> {
         let mut batch = Batch::default();
-        batch.push(0..0, limit, 0, hits);
-        cache.get(key, &batch.checks()[0], now)
+        batch.push([id(""); 2], 0..0, limit, 0, hits);
+        cache.get(&named(key, &batch), now)
     }
 
     /// A cache that contains the verdict of a check of these keys with these hits at this second.
@@ -275,11 +291,11 @@ mod tests {
     ) -> OverLimitCache {
         let cache = OverLimitCache::new(100_000);
         let mut batch = Batch::default();
-        batch.push(0..0, limit, 0, Hits::Take(hits));
+        batch.push([id(""); 2], 0..0, limit, 0, Hits::Take(hits));
         let verdict = verdict(batch.check(0));
         batch.set(0, verdict);
         for key in keys {
-            cache.insert(key, &batch.checks()[0], Time::from_seconds(610));
+            cache.insert(&named(key, &batch), Time::from_seconds(610));
         }
         cache
     }
@@ -366,11 +382,11 @@ mod tests {
         let is_known =
             |key, micros| get(&cache, key, &limit, Hits::Take(1), Time::from_micros(micros)).is_some();
         let mut batch = Batch::default();
-        batch.push(0..0, &limit, 0, Hits::Take(1));
+        batch.push([id(""); 2], 0..0, &limit, 0, Hits::Take(1));
         let over = counted(6)(batch.check(0));
         batch.set(0, over);
-        let insert = |key, micros| cache.insert(key, &batch.checks()[0], Time::from_micros(micros));
-        cache.forget(&Resets::Of(vec!["a".to_owned()]), Time::from_micros(615_000_000));
+        let insert = |key, micros| cache.insert(&named(key, &batch), Time::from_micros(micros));
+        cache.forget(&Resets::Of(vec![full_key("a")]), Time::from_micros(615_000_000));
         assert_eq!(["a", "b"].map(|key| is_known(key, 615_000_000)), [false, true]);
         insert("a", 614_999_999);
         insert("a", 615_000_000);
@@ -388,15 +404,15 @@ mod tests {
         let limit = Limit::plain(5, Unit::Minute);
         let cache = OverLimitCache::new(1_000_000);
         let mut batch = Batch::default();
-        batch.push(0..0, &limit, 0, Hits::Take(1));
+        batch.push([id(""); 2], 0..0, &limit, 0, Hits::Take(1));
         let over = counted(6)(batch.check(0));
         batch.set(0, over);
         let (begun, refunded) = (Time::from_micros(610_000_000), Time::from_micros(610_000_200));
-        cache.forget(&Resets::Of(vec!["refunded".to_owned()]), refunded);
+        cache.forget(&Resets::Of(vec![full_key("refunded")]), refunded);
         for n in 0..10_000 {
-            cache.insert(&n.to_string(), &batch.checks()[0], begun);
+            cache.insert(&named(&n.to_string(), &batch), begun);
         }
-        cache.insert("refunded", &batch.checks()[0], begun);
+        cache.insert(&named("refunded", &batch), begun);
         assert_eq!(get(&cache, "refunded", &limit, Hits::Take(1), refunded), None);
         let entries = cache.usage().keys.entries;
         assert!(entries > 9_900, "{entries} of 10000");
@@ -406,7 +422,7 @@ mod tests {
     fn stays_within_any_size() {
         let limit = Limit::plain(0, Unit::Second);
         let mut batch = Batch::default();
-        batch.push(0..0, &limit, 0, Hits::Take(1));
+        batch.push([id(""); 2], 0..0, &limit, 0, Hits::Take(1));
         let over = counted(1)(batch.check(0));
         batch.set(0, over);
         for bytes in [1, 47, 48, 49, 95, 96, 1000, 65_536, 1_000_000] {
@@ -414,7 +430,7 @@ mod tests {
             for second in 1..4 {
                 let now = Time::from_seconds(second);
                 for n in 0..20_000 {
-                    cache.insert(&n.to_string(), &batch.checks()[0], now);
+                    cache.insert(&named(&n.to_string(), &batch), now);
                     assert!(get(&cache, &n.to_string(), &limit, Hits::Take(1), now).is_some());
                 }
                 // Even the smallest cache holds one key.

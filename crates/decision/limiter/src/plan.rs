@@ -179,8 +179,10 @@ pub(super) fn plan(
         plan.extend(request.descriptors.iter().map(|_| Planned::NoLimit));
         return;
     };
-    // One allocation for the keys of most requests.
-    batch.keys().reserve((request.descriptors.len() + 1) * 64);
+    if context.names {
+        // One allocation for the keys of most requests.
+        batch.keys().reserve((request.descriptors.len() + 1) * 64);
+    }
     let find = |index: usize, scratch: &mut String| {
         let replacement = scope.replacements.get(index);
         // A limit of the request has no rule.
@@ -266,6 +268,8 @@ pub(super) struct Context<'a> {
     pub(super) now: Time,
     /// The request settles or ends holds.
     pub(super) closes: bool,
+    /// The keys of counters are written, as shared stores need them.
+    pub(super) names: bool,
 }
 
 /// The rule that a descriptor matches, and the replacement of the rule's limits.
@@ -353,10 +357,16 @@ fn checks<'r>(
             own_levels: rule_match.own_levels(),
             limit,
         };
-        let end = key.write(context.now, batch.keys());
-        let end = if context.policy.full_keys || is_apart { batch.keys().len() } else { end };
+        let ids = key.ids(context.now);
+        let mut end = start;
+        if context.names {
+            end = key.write(context.now, batch.keys());
+            if context.policy.full_keys || is_apart {
+                end = batch.keys().len();
+            }
+        }
         let hits = if limit.holds { hits_of(request, index, Some(limit)) } else { hits };
-        let check = batch.push(start..end, limit, rule_hash, hits);
+        let check = batch.push(ids, start..end, limit, rule_hash, hits);
         batch.set_fit(check, fit);
         if limit.hold.is_some() {
             let name = rule_match.rule().map_or(request.domain, |rule| &rule.full_key);

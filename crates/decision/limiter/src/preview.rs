@@ -47,13 +47,13 @@ pub fn preview(
     let domain = served.rules.domain(request.domain);
     let replacements = replacement::of(request, domain, (overrides, policy), now)?;
     let mut batch = Batch::default();
-    let context = plan::Context { policy, stats: &stats, now, closes: true };
+    let context = plan::Context { policy, stats: &stats, now, closes: true, names: true };
     let scope = Scope { served, replacements: &replacements };
     let mut plan = Plan::new();
     plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
     let counters = plan.iter().map(|planned| counters(scope, planned, &batch)).collect();
     let overrides = plan.iter().map(|planned| overridden(scope, planned, &batch)).collect();
-    batch.set_all(|_, check| check.limit.algorithm.assumed(true, check.hits, now));
+    batch.set_all(|check| check.limit.algorithm.assumed(true, check.hits, now));
     let conclusion = conclude::conclude(&request, scope, (&plan, &batch), policy, &stats, now);
     let over_limit = response::answer(conclusion);
     Ok(Preview { counters, overrides, switch: replacements.switch, over_limit })

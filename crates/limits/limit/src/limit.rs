@@ -61,8 +61,8 @@ pub struct Rate {
     pub algorithm: Algorithm,
     /// Whether replicas may count hits ahead of time.
     pub counting: CountingMode,
-    /// The length of the limit's tag.
-    pub tag_bytes: usize,
+    /// The keys of its counters end with a tag.
+    pub is_tagged: bool,
     /// The limit has a `hold`.
     pub holds: bool,
 }
@@ -130,7 +130,7 @@ impl Limit {
             calendar: None,
             algorithm: Kind::FixedWindow.at(requests_per_unit, unit.into(), None),
             counting: CountingMode::Exact,
-            tag_bytes: 0,
+            is_tagged: false,
             holds: false,
         };
         Self { rate, name: None, tag: Box::default(), hold: None, schedule: None }
@@ -198,13 +198,13 @@ impl Limit {
     /// The limit with a key that no limit of another kind, window or rate has.
     pub fn tagged(self) -> Self {
         let tag = Box::<str>::from(self.algorithm.tag());
-        Self { rate: Rate { tag_bytes: tag.len(), ..self.rate }, tag, ..self }
+        Self { rate: Rate { is_tagged: true, ..self.rate }, tag, ..self }
     }
 
     /// The limit with counters that no limit of a rule has, whatever its window.
     pub fn apart(self) -> Self {
         let tag = format!("*{}", self.algorithm.tag()).into_boxed_str();
-        Self { rate: Rate { tag_bytes: tag.len(), ..self.rate }, tag, ..self }
+        Self { rate: Rate { is_tagged: true, ..self.rate }, tag, ..self }
     }
 
     /// The limit in force at an instant, which has no schedule.

@@ -1,9 +1,8 @@
 //! A table of small states that expire: the counters of the memory store, and the keys over their limit.
 //!
-//! A key is represented by its keyed 128-bit hash: some bits select the shard, ten of them in a table of ten million
-//! keys, and 80 are in the slot. Two keys share a state only if all of these bits are equal: with ten million live keys
-//! the odds are 1 in 10¹³. The hash key is random, so that callers who choose their keys cannot target one part of the
-//! table. A slot also has the [`Mark`] of its state, which decides when a full table evicts one.
+//! A key is a [`CounterId`]: some bits of the hash select the shard, ten of them in a table of ten million keys, and 80
+//! are in the slot. Two keys share a state only if all of these bits are equal: with ten million live keys the odds are 1
+//! in 10¹³. A slot also has the [`Mark`] of its state, which decides when a full table evicts one.
 //!
 //! Each shard has a lock, which is held for tens of nanoseconds, or while a shard that grows moves at most 16,384
 //! states; no lock is held across an await. A slot takes 24 bytes with a 64-bit state. ARCHITECTURE.md explains why the
@@ -13,15 +12,12 @@ mod eviction;
 mod shard;
 mod slots;
 
-use std::{
-    hash::{BuildHasher, Hasher as _, RandomState},
-    sync::{Mutex, MutexGuard},
-};
+use std::sync::{Mutex, MutexGuard};
 
 use metrics::TableUsage;
-use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
+use crate::id::CounterId;
 use clock::Time;
 pub use eviction::{Candidate, victim};
 pub use eviction::{Mark, Used};
@@ -50,18 +46,11 @@ const MOST_SHARDS: usize = 1 << 16;
 /// States by key. An unknown key has the default state.
 pub struct Table<S> {
     shards: Box<[Padded<S>]>,
-    hasher: SipHasher13,
 }
 
 /// A lock to a cache line, which avoids false sharing.
 #[repr(align(64))]
 struct Padded<S>(Mutex<Shard<S>>);
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Key {
-    shard: u16,
-    tag: Tag,
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kept<S, E = Time> {
@@ -76,57 +65,41 @@ impl<S: Copy + Default> Table<S> {
     /// An empty table of at most this many states, and at least one. When both buckets of a new key are full, a state in
     /// them is evicted; this begins when about nine tenths of the slots are taken.
     pub fn new(max_entries: usize) -> Self {
-        let random = RandomState::new();
-        Self::hashed_by(max_entries, [random.hash_one(0), random.hash_one(1)])
-    }
-
-    /// A table whose hashes depend on these random numbers alone.
-    pub fn hashed_by(max_entries: usize, [first, second]: [u64; 2]) -> Self {
-        let hasher = SipHasher13::new_with_keys(first, second);
         let max_entries = max_entries.max(1);
         let shards = shards_for(max_entries);
         let shape = Shape::within(max_entries.checked_div(shards).unwrap_or(max_entries));
-        Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(shape)))).collect(), hasher }
+        Self { shards: (0..shards).map(|_| Padded(Mutex::new(Shard::new(shape)))).collect() }
     }
 
-    #[inline]
-    pub fn key(&self, text: &str) -> Key {
-        Key::of_hash(self.hasher.hash(text.as_bytes()))
-    }
-
-    /// The key of these texts, concatenated.
-    pub fn key_of(&self, texts: [&str; 2]) -> Key {
-        let mut hasher = self.hasher;
-        for text in texts {
-            hasher.write(text.as_bytes());
-        }
-        Key::of_hash(hasher.finish128())
-    }
-
-    pub fn get(&self, key: Key, now: Time) -> Option<S> {
-        self.shard(key).get(key.tag, seconds(now))
+    pub fn get(&self, key: CounterId, now: Time) -> Option<S> {
+        self.shard(key).get(key.tag(), seconds(now))
     }
 
     /// Calls `change` with the state of a key, and stores the new one if there is any. A key without a live state has the
     /// default, which has ended.
-    pub fn change<R>(&self, key: Key, now: Time, change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R)) -> R {
-        self.shard(key).change(key.tag, seconds(now), in_seconds(change))
+    pub fn change<R>(
+        &self,
+        key: CounterId,
+        now: Time,
+        change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R),
+    ) -> R {
+        self.shard(key).change(key.tag(), seconds(now), in_seconds(change))
     }
 
     /// Changes the state of a key, which then expires at `end`. Of such states the one that expires first is evicted.
-    pub fn update<R>(&self, key: Key, now: Time, end: Time, change: impl FnOnce(&mut S) -> R) -> R {
+    pub fn update<R>(&self, key: CounterId, now: Time, end: Time, change: impl FnOnce(&mut S) -> R) -> R {
         self.change(key, now, |Kept { mut state, mark, .. }| {
             let result = change(&mut state);
             (Some(Kept { state, end, mark }), result)
         })
     }
 
-    pub fn remove(&self, key: Key, now: Time) {
-        self.shard(key).remove(key.tag, seconds(now));
+    pub fn remove(&self, key: CounterId, now: Time) {
+        self.shard(key).remove(key.tag(), seconds(now));
     }
 
     /// Locks every shard of these keys, so that all that happens through the result is atomic.
-    pub fn lock(&self, keys: impl IntoIterator<Item = Key>) -> Locked<'_, S> {
+    pub fn lock(&self, keys: impl IntoIterator<Item = CounterId>) -> Locked<'_, S> {
         let mut shards: SmallVec<[usize; 8]> = keys.into_iter().map(|key| self.shard_of(key)).collect();
         // In one order for all requests, so that there is no deadlock.
         shards.sort_unstable();
@@ -146,8 +119,8 @@ impl<S: Copy + Default> Table<S> {
 
     /// The mark of a live state.
     #[cfg(any(test, feature = "testing"))]
-    pub fn mark(&self, key: Key, now: Time) -> Option<Mark> {
-        self.shard(key).mark(key.tag, seconds(now))
+    pub fn mark(&self, key: CounterId, now: Time) -> Option<Mark> {
+        self.shard(key).mark(key.tag(), seconds(now))
     }
 
     pub fn usage(&self) -> TableUsage {
@@ -155,11 +128,11 @@ impl<S: Copy + Default> Table<S> {
     }
 
     #[expect(clippy::indexing_slicing, reason = "`shard_of` masks by the number of shards, a power of two")]
-    fn shard(&self, key: Key) -> MutexGuard<'_, Shard<S>> {
+    fn shard(&self, key: CounterId) -> MutexGuard<'_, Shard<S>> {
         lock(&self.shards[self.shard_of(key)].0)
     }
 
-    fn shard_of(&self, key: Key) -> usize {
+    fn shard_of(&self, key: CounterId) -> usize {
         key.shard() & (self.shards.len() - 1)
     }
 }
@@ -173,32 +146,21 @@ impl<S: Copy + Default> Locked<'_, S> {
     /// As [`Table::change`]. A key whose shard is not locked has the default state, and no change of it is stored.
     pub fn change<R>(
         &mut self,
-        key: Key,
+        key: CounterId,
         now: Time,
         change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R),
     ) -> R {
         let wanted = self.table.shard_of(key);
         match self.shards.iter_mut().find(|(shard, _)| *shard == wanted) {
-            Some((_, shard)) => shard.change(key.tag, seconds(now), in_seconds(change)),
+            Some((_, shard)) => shard.change(key.tag(), seconds(now), in_seconds(change)),
             None => change(Kept::default()).1,
         }
     }
 }
 
-impl Key {
-    fn of_hash(hash: Hash128) -> Self {
-        let [a, b, _, _, _, _, c, d] = hash.h1.to_le_bytes();
-        let tag = Tag { home: hash.h2, more: u16::from_le_bytes([c, d]) };
-        Self { shard: u16::from_le_bytes([a, b]), tag }
-    }
-
-    /// 16 bits of the hash, evenly distributed.
-    pub fn shard(self) -> usize {
-        self.shard.into()
-    }
-
-    pub fn hash(self) -> u64 {
-        self.tag.home
+impl CounterId {
+    fn tag(self) -> Tag {
+        Tag { home: self.home, more: self.more }
     }
 }
 

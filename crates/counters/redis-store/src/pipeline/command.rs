@@ -15,7 +15,7 @@ use crate::{
     script::{Form, HOLD, Script},
     write_check,
 };
-use counters::table::Key;
+use counters::CounterId;
 use wire::at;
 
 pub(super) struct Command {
@@ -28,7 +28,7 @@ pub(super) struct Command {
 pub(super) enum CommandKind {
     /// `INCRBY`, or `GET` if nothing is added; then `EXPIRE` if it must be set.
     Count {
-        id: Key,
+        id: CounterId,
         added: u64,
         expiry: Expiry,
     },

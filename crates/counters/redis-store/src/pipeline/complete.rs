@@ -16,7 +16,7 @@ use crate::{
     write_check,
 };
 use clock::Time;
-use counters::{Closed, table::Key};
+use counters::{Closed, CounterId};
 use limit::{fixed_window, lease::Grant};
 use wire::at_mut;
 
@@ -25,7 +25,7 @@ use wire::at_mut;
 pub(crate) struct Learned {
     pub failures: Vec<Arc<Failure>>,
     /// Keys that have an expiry, and the end of their windows.
-    pub(crate) expiring: Vec<(Key, Time)>,
+    pub(crate) expiring: Vec<(CounterId, Time)>,
     /// Keys that were created without one because the server had lost them, and their expiry in seconds.
     pub(crate) missing_ttl: Vec<(Box<str>, u32)>,
     /// The number of counted keys whose expiry could not be set.
@@ -134,7 +134,7 @@ impl RedisPipeline {
     fn counted(
         &self,
         command: &Command,
-        (id, added, expiry): (Key, u64, Expiry),
+        (id, added, expiry): (CounterId, u64, Expiry),
         mut next: impl FnMut() -> Reply,
         reading: &mut Reading<'_>,
     ) -> Result<Completion, String> {

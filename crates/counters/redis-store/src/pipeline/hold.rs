@@ -10,7 +10,7 @@ use crate::{
     resp::{self, Reply},
     script::{Form, HOLD, RESET, SETTLE, Script},
 };
-use counters::{Close, Closed, Closing, Held, MostHolds};
+use counters::{Close, Closed, Closing, CounterId, Held, MostHolds};
 use limit::{
     HoldRule,
     holds::{How, Unknown},
@@ -178,8 +178,9 @@ impl<'a> Packed<'a> {
             let set = str::from_utf8(self.bytes(u16::from_le_bytes(length).into())?).ok()?;
             let key = set.strip_prefix(base)?.strip_prefix(HOLDS_OF)?;
             // A longer key is hashed.
-            let full_key = (!key.starts_with("tollgate:")).then(|| key.into());
-            all.push(Closed { rule_id, how, held, before, after, full_key });
+            let full_key: Option<Box<str>> = (!key.starts_with("tollgate:")).then(|| key.into());
+            let counter = full_key.as_deref().and_then(CounterId::of_key_in_window);
+            all.push(Closed { rule_id, how, held, before, after, counter, full_key });
         }
         Some(all)
     }

@@ -11,7 +11,7 @@ use crate::{
     script::{self, Form, Script},
 };
 use clock::Time;
-use counters::table::Key;
+use counters::CounterId;
 
 /// What a lease knows of its grants. Their numbers begin at random, below 2⁵², so that no two leases share one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct LeaseCall {
     leases: Box<str>,
     arguments: SmallVec<[u64; 7]>,
     /// The hash of the counter's key and the end of its window, if added hits set the expiry.
-    expiring: Option<(Key, Time)>,
+    expiring: Option<(CounterId, Time)>,
 }
 
 impl LeaseCall {
@@ -41,7 +41,7 @@ impl LeaseCall {
     pub(crate) fn take(
         leases: String,
         (hits, limit): (u64, u64),
-        (id, expiry): (Key, Expiry),
+        (id, expiry): (CounterId, Expiry),
         Receipt { holder, confirmed, requested }: Receipt,
     ) -> Self {
         let expiring = (expiry.set != Expire::Known).then_some((id, expiry.end));
@@ -66,7 +66,11 @@ impl LeaseCall {
     }
 
     /// Reads the counter, and whether the hits were added. Adds the key to `expiring` if its expiry is confirmed.
-    pub(super) fn read(&self, reply: Reply, expiring: &mut Vec<(Key, Time)>) -> Result<(u64, Grant), String> {
+    pub(super) fn read(
+        &self,
+        reply: Reply,
+        expiring: &mut Vec<(CounterId, Time)>,
+    ) -> Result<(u64, Grant), String> {
         let mut list = reply.into_list(2)?.into_iter();
         let mut next = || list.next().ok_or_else(|| Reply::Nil.unexpected("two integers"))?.into_integer();
         // Another program may have written a negative number, which has no hits.
@@ -90,13 +94,12 @@ mod tests {
         failure::{Failure, FailureKind},
         pipeline::{CheckResult, Learned, RedisPipeline},
     };
-    use counters::table::Table;
     use wire::Pipeline;
 
     /// The words of a lease's command, and the results of its reply.
     fn lease(set: Expire, reply: Reply) -> (Vec<String>, Option<CheckResult>, Learned) {
         let mut pipeline = RedisPipeline::default();
-        let id = Table::<u64>::new(1).key("k");
+        let id = CounterId::of_name("k");
         let expiry = Expiry { seconds: 60, end: Time::from_seconds(120), set };
         let receipt = Receipt { holder: 7, confirmed: 30, requested: 31 };
         let call = LeaseCall::take("{k}:leases".to_owned(), (5, 100), (id, expiry), receipt);

@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use super::failure::Failure;
 use clock::Time;
 use command::{Command, CommandKind};
-use counters::{Check, Closed, StoreError, table::Key};
+use counters::{Check, Closed, CounterId, StoreError};
 pub use lease::Receipt;
 use limit::{Hits, Verdict, lease::Grant};
 use script_call::{Counts, ScriptCall, is_log};
@@ -88,7 +88,7 @@ pub(super) struct RedisPipeline {
     keys: Keys,
     commands: Vec<Command>,
     /// The last command of each key, or of the first key of a rule with several limits: later hits may join it.
-    latest: HashMap<Key, CommandKey>,
+    latest: HashMap<CounterId, CommandKey>,
     /// The script call that the next key of a slot joins: one for logs, one for other state.
     filling: HashMap<(bool, u16), u32>,
     callers: Callers<PendingCheck, CheckResult>,
@@ -140,7 +140,7 @@ impl Pipeline for RedisPipeline {
 }
 
 impl RedisPipeline {
-    pub(super) fn count(&mut self, key: &str, id: Key, hits: u64, expiry: Expiry) {
+    pub(super) fn count(&mut self, key: &str, id: CounterId, hits: u64, expiry: Expiry) {
         let added = hits.min(MAX_HITS);
         let latest = self.latest.get(&id).map(|latest| latest.command);
         let command = latest.filter(|command| self.join(*command, added, expiry)).unwrap_or_else(|| {
@@ -173,7 +173,7 @@ impl RedisPipeline {
     }
 
     /// Counts a check by a script. Keys in the same `slot` share a command.
-    pub(super) fn count_alone(&mut self, id: Key, slot: u16, check: &ScriptCheck<'_>) {
+    pub(super) fn count_alone(&mut self, id: CounterId, slot: u16, check: &ScriptCheck<'_>) {
         let latest = self.latest.get(&id).copied();
         let joined = latest.filter(|latest| self.is_unit(*latest, slice::from_ref(check)));
         let target = joined.unwrap_or_else(|| {
@@ -195,7 +195,7 @@ impl RedisPipeline {
 
     /// Counts the limits of a rule in one step on the server: if one rejects the hits, none counts them. `id` is the hash
     /// of their first key.
-    pub(super) fn count_together(&mut self, id: Key, checks: &[ScriptCheck<'_>]) {
+    pub(super) fn count_together(&mut self, id: CounterId, checks: &[ScriptCheck<'_>]) {
         let joined = self.latest.get(&id).copied().filter(|latest| self.is_unit(*latest, checks));
         let CommandKey { command, key: first } = joined.unwrap_or_else(|| {
             let command = self.push_call(Counts::Units);

@@ -19,7 +19,7 @@ use crate::{
     script::{self, Form, Script},
 };
 use clock::Time;
-use counters::{Member, table::Key};
+use counters::{CounterId, Member};
 use limit::{Algorithm, FixedWindow, Hits, SlidingLog, SlidingWindow};
 use wire::{Keys, at, at_mut, index};
 
@@ -37,7 +37,7 @@ pub(crate) struct ScriptCheck<'a> {
     /// The expiry of a fixed window; for others the random jitter of the expiry.
     pub(crate) seconds: u32,
     /// The hash of a fixed window's key and the end of the window, if the key may expire earlier.
-    pub(crate) uncached: Option<(Key, Time)>,
+    pub(crate) uncached: Option<(CounterId, Time)>,
     pub(crate) hits: Hits,
     pub(crate) member: Member,
 }
@@ -61,7 +61,7 @@ struct ScriptCounter {
     key: Range<u32>,
     algorithm: Algorithm,
     seconds: u32,
-    uncached: Option<(Key, Time)>,
+    uncached: Option<(CounterId, Time)>,
     member: Member,
     runs: SmallVec<[Run; 1]>,
 }
@@ -192,7 +192,7 @@ impl ScriptCall {
     pub(super) fn read(
         &self,
         reply: Reply,
-        expiring: &mut Vec<(Key, Time)>,
+        expiring: &mut Vec<(CounterId, Time)>,
         mut failed: impl FnMut(&str) -> super::CheckResult,
     ) -> Result<ScriptReply, String> {
         let is_guarded = matches!(self.counts, Counts::Guarded(_));

@@ -9,7 +9,7 @@ use crate::{
     failure,
     resp::{self, Reply},
 };
-use counters::{Member, table::Table};
+use counters::Member;
 use limit::{Algorithm, Kind, Window, fixed_window};
 use wire as remote;
 
@@ -131,7 +131,6 @@ proptest! {
                 proptest::collection::vec((0..4_usize, any_hits()), 1..4), 1..12),
             1..5),
     ) {
-        let table = Table::<()>::new(10);
         let mut server = Server { scripts: true, ..Server::default() };
         let mut alone = BTreeMap::<usize, u64>::new();
         let mut pipeline = RedisPipeline::default();
@@ -142,8 +141,8 @@ proptest! {
                     for (key, hits) in checks {
                         let key = format!("key {key}");
                         match hits {
-                            Hits::Take(hits) => pipeline.count(&key, table.key(&key), *hits, HOUR),
-                            Hits::Refund(_) => pipeline.count_together(table.key(&key), &[fixed(&key, *hits)]),
+                            Hits::Take(hits) => pipeline.count(&key, CounterId::of_name(&key), *hits, HOUR),
+                            Hits::Refund(_) => pipeline.count_together(CounterId::of_name(&key), &[fixed(&key, *hits)]),
                         }
                     }
                 }));
@@ -169,12 +168,11 @@ proptest! {
 
 #[test]
 fn hits_on_one_key_share_a_command_and_a_read_is_a_get() {
-    let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     for _ in 0..50 {
-        drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 2, HOUR)));
+        drop(pipeline.add_caller(|pipeline| pipeline.count("a", CounterId::of_name("a"), 2, HOUR)));
     }
-    drop(pipeline.add_caller(|pipeline| pipeline.count("b", table.key("b"), 0, HOUR)));
+    drop(pipeline.add_caller(|pipeline| pipeline.count("b", CounterId::of_name("b"), 0, HOUR)));
     let mut bytes = Vec::new();
     pipeline.write(&mut bytes);
     let words = "*3 $6 INCRBY $1 a $3 100 *3 $6 EXPIRE $1 a $4 3600 *2 $3 GET $1 b ";
@@ -184,12 +182,12 @@ fn hits_on_one_key_share_a_command_and_a_read_is_a_get() {
 
 #[test]
 fn the_source_of_an_unknown_script_is_sent() {
-    let table = Table::<()>::new(10);
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     server.counters.insert("a".into(), 5);
     for left in [3, 1, 0] {
-        let mut received = pipeline
-            .add_caller(|pipeline| pipeline.count_together(table.key("a"), &[fixed("a", Hits::Refund(2))]));
+        let mut received = pipeline.add_caller(|pipeline| {
+            pipeline.count_together(CounterId::of_name("a"), &[fixed("a", Hits::Refund(2))])
+        });
         server.exchange(&mut pipeline);
         assert_eq!(counts(received.try_recv().unwrap()), [left]);
         pipeline.clear();
@@ -198,10 +196,9 @@ fn the_source_of_an_unknown_script_is_sent() {
 
 #[test]
 fn detects_a_key_that_lost_its_expiry() {
-    let table = Table::<()>::new(10);
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     let known = Expiry { set: Expire::Known, ..HOUR };
-    drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, known)));
+    drop(pipeline.add_caller(|pipeline| pipeline.count("a", CounterId::of_name("a"), 1, known)));
     let learned = server.exchange(&mut pipeline);
     assert_eq!(learned.missing_ttl, [("a".into(), 3600)]);
     pipeline.clear();
@@ -212,9 +209,9 @@ fn detects_a_key_that_lost_its_expiry() {
 
 /// The outcome and the findings of one hit with these replies.
 fn learned_from(expiry: Expiry, replies: Vec<Reply>) -> (CheckResult, Learned) {
-    let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
-    let mut received = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry));
+    let mut received =
+        pipeline.add_caller(|pipeline| pipeline.count("a", CounterId::of_name("a"), 1, expiry));
     let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     (received.try_recv().unwrap().unwrap()[0].clone(), learned)
 }
@@ -252,7 +249,6 @@ fn an_unexpected_reply_is_a_protocol_error() {
 
 #[test]
 fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
-    let table = Table::<()>::new(10);
     let minute = Expiry { seconds: 60, end: Time::from_seconds(3660), set: Expire::Set };
     let known = Expiry { set: Expire::Known, ..minute };
     for (first, second, expected) in [
@@ -264,7 +260,7 @@ fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
     ] {
         let mut pipeline = RedisPipeline::default();
         for expiry in [first, second] {
-            drop(pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, expiry)));
+            drop(pipeline.add_caller(|pipeline| pipeline.count("a", CounterId::of_name("a"), 1, expiry)));
         }
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
@@ -276,12 +272,11 @@ fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
 
 #[test]
 fn an_error_reply_fails_only_the_callers_of_its_key() {
-    let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
-    let mut good = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, HOUR));
-    let mut bad = pipeline.add_caller(|pipeline| pipeline.count("b", table.key("b"), 1, HOUR));
+    let mut good = pipeline.add_caller(|pipeline| pipeline.count("a", CounterId::of_name("a"), 1, HOUR));
+    let mut bad = pipeline.add_caller(|pipeline| pipeline.count("b", CounterId::of_name("b"), 1, HOUR));
     let mut moved = pipeline.add_caller(|pipeline| {
-        pipeline.add_alone(true, |pipeline| pipeline.count("c", table.key("c"), 1, HOUR));
+        pipeline.add_alone(true, |pipeline| pipeline.count("c", CounterId::of_name("c"), 1, HOUR));
     });
     let error = |text: &str| Reply::Error(text.to_owned());
     let replies = vec![
@@ -308,7 +303,6 @@ fn an_error_reply_fails_only_the_callers_of_its_key() {
 
 #[test]
 fn keys_of_a_script_share_a_command_and_equal_arguments() {
-    let table = Table::<()>::new(1000);
     let mut pipeline = RedisPipeline::default();
     let limit = |requests| {
         let minute = Window::of_seconds(60).unwrap();
@@ -317,7 +311,7 @@ fn keys_of_a_script_share_a_command_and_equal_arguments() {
     let call = |pipeline: &mut RedisPipeline, number: usize, slot, algorithm, hits| {
         let key = format!("key {number}");
         drop(pipeline.add_caller(|pipeline| {
-            pipeline.count_alone(table.key(&key), slot, &alone(&key, algorithm, hits));
+            pipeline.count_alone(CounterId::of_name(&key), slot, &alone(&key, algorithm, hits));
         }));
     };
     // Each key twice, every tenth with another limit; then other hits than before.
@@ -347,7 +341,6 @@ fn keys_of_a_script_share_a_command_and_equal_arguments() {
 
 #[test]
 fn keys_that_cannot_be_counted_together_are_redirected() {
-    let table = Table::<()>::new(10);
     let mut pipeline = RedisPipeline::default();
     let log = Kind::SlidingLog.at(5, Window::of_seconds(60).unwrap(), None);
     let error = "TRYAGAIN Multiple keys request during rehashing of slot";
@@ -356,7 +349,7 @@ fn keys_that_cannot_be_counted_together_are_redirected() {
             .iter()
             .map(|key| {
                 pipeline.add_caller(|pipeline| {
-                    pipeline.count_alone(table.key(key), 0, &alone(key, log, Hits::Take(1)));
+                    pipeline.count_alone(CounterId::of_name(key), 0, &alone(key, log, Hits::Take(1)));
                 })
             })
             .collect();
@@ -383,11 +376,11 @@ fn minute() -> Window {
 
 /// The state is of another shape: both callers fail, and the connection closes, since replies may be shifted.
 fn assert_refuses_state(kind: Kind, state: &Reply) {
-    let (table, algorithm) = (Table::<()>::new(10), kind.at(5, minute(), None));
+    let algorithm = kind.at(5, minute(), None);
     let mut pipeline = RedisPipeline::default();
     let mut alone = pipeline.add_caller(|pipeline| match kind {
-        Kind::FixedWindow => pipeline.count_together(table.key("a"), &[fixed("a", Hits::Refund(1))]),
-        _ => pipeline.count_alone(table.key("a"), 0, &alone("a", algorithm, Hits::Take(1))),
+        Kind::FixedWindow => pipeline.count_together(CounterId::of_name("a"), &[fixed("a", Hits::Refund(1))]),
+        _ => pipeline.count_alone(CounterId::of_name("a"), 0, &alone("a", algorithm, Hits::Take(1))),
     });
     let mut guarded = pipeline.add_caller(|pipeline| {
         pipeline.count_guarded(
@@ -479,18 +472,19 @@ fn a_reply_of_another_shape_counts_nothing() {
 
 #[test]
 fn only_a_call_of_an_unknown_script_is_sent_again() {
-    let (table, minute) = (Table::<()>::new(10), Window::of_seconds(60).unwrap());
+    let minute = Window::of_seconds(60).unwrap();
     let mut pipeline = RedisPipeline::default();
     let known = Expiry { set: Expire::Known, ..HOUR };
-    let mut before = pipeline.add_caller(|pipeline| pipeline.count("a", table.key("a"), 1, known));
+    let mut before = pipeline.add_caller(|pipeline| pipeline.count("a", CounterId::of_name("a"), 1, known));
     let bucket = Kind::TokenBucket.at(5, minute, None);
     let mut unknown = pipeline.add_caller(|pipeline| {
         pipeline.add_alone(true, |pipeline| {
-            pipeline.count_alone(table.key("b"), 0, &alone("b", bucket, Hits::Take(1)));
+            pipeline.count_alone(CounterId::of_name("b"), 0, &alone("b", bucket, Hits::Take(1)));
         });
     });
-    let mut after = pipeline
-        .add_caller(|pipeline| pipeline.count_together(table.key("c"), &[fixed("c", Hits::Refund(1))]));
+    let mut after = pipeline.add_caller(|pipeline| {
+        pipeline.count_together(CounterId::of_name("c"), &[fixed("c", Hits::Refund(1))])
+    });
     let text = |text: &str| Reply::Text(text.as_bytes().to_vec());
     let no_script = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
     let mut replies = vec![Reply::Integer(1), text("OK"), no_script, Reply::List(vec![Reply::Integer(3)])];

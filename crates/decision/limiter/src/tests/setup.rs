@@ -69,7 +69,7 @@ impl Store for RemoteStore {
                 None => self.counters.apply(batch, now).await,
                 // Verdicts of a failed store are invalid.
                 Some(reason) => {
-                    batch.set_all(|_, check| check.limit.algorithm.assumed(true, check.hits, now));
+                    batch.set_all(|check| check.limit.algorithm.assumed(true, check.hits, now));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
                 }
             }

@@ -19,7 +19,7 @@ use crate::{
     resp::Reply,
 };
 use clock::Time;
-use counters::{Member, table::Table, without_taking};
+use counters::{CounterId, Member, without_taking};
 use limit::{
     Algorithm, Fit, FixedWindow, Hits, Kind as Name, Refusal, Window,
     steps::{BEGIN, Step, requests, steps, windows},
@@ -98,7 +98,6 @@ fn place(step: Step, keys: usize) -> usize {
 fn every_caller_receives_the_algorithms_outcome() {
     let limits = prop::collection::vec(scripted(), 1..4);
     histories(300, limits, 120, |redis, mut models, steps| {
-        let table = Table::<()>::new(10);
         let (mut pipeline, mut now) = (RedisPipeline::default(), Time::from_micros(BEGIN));
         let mut waiting = Vec::new();
         for step in steps {
@@ -109,22 +108,21 @@ fn every_caller_receives_the_algorithms_outcome() {
                 now = then;
                 // The stored state is read too.
                 for (key, model) in models.iter_mut().enumerate() {
-                    let received =
-                        pipeline.add_caller(|pipeline| call(pipeline, &table, key, model, Hits::Take(0)));
+                    let received = pipeline.add_caller(|pipeline| call(pipeline, key, model, Hits::Take(0)));
                     waiting.push((received, model.apply(Hits::Take(0), now)));
                 }
             }
             let model = &mut models[at];
-            let received = pipeline.add_caller(|pipeline| call(pipeline, &table, at, model, hits));
+            let received = pipeline.add_caller(|pipeline| call(pipeline, at, model, hits));
             waiting.push((received, model.apply(within(hits), now)));
         }
         all_receive(redis, &mut pipeline, now, waiting.drain(..))
     });
 }
 
-fn call(pipeline: &mut RedisPipeline, table: &Table<()>, key: usize, model: &Model, hits: Hits) {
+fn call(pipeline: &mut RedisPipeline, key: usize, model: &Model, hits: Hits) {
     let key = format!("key {key}");
-    pipeline.count_alone(table.key(&key), 0, &model.check(&key, hits, Member::Alone));
+    pipeline.count_alone(CounterId::of_name(&key), 0, &model.check(&key, hits, Member::Alone));
 }
 
 /// Sends a pipeline, and compares each caller's outcome with the expected one.
@@ -223,7 +221,6 @@ fn names(models: &[Model], now: Time) -> Vec<String> {
 #[test]
 fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
     histories(300, prop::collection::vec(of_any_kind(), 1..4), 120, |redis, mut models, steps| {
-        let table = Table::<()>::new(10);
         let (mut pipeline, mut now, mut last) = (RedisPipeline::default(), Time::from_micros(BEGIN), 0);
         let mut waiting: Vec<(oneshot::Receiver<remote::Answered<CheckResult>>, Vec<Counted>)> = Vec::new();
         for step in steps {
@@ -244,7 +241,7 @@ fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
             }
             let names = &names(&models, now)[of.clone()];
             let asked = &mut models[of];
-            let id = table.key(&names[0]);
+            let id = CounterId::of_name(&names[0]);
             let received =
                 pipeline.add_caller(|pipeline| pipeline.count_together(id, &group(asked, names, hits)));
             waiting.push((received, decided_together(asked, hits, now)));
@@ -309,7 +306,7 @@ fn a_group_of_a_rejected_request_counts_nothing() {
 #[test]
 fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
     let mut redis = Redis::start();
-    let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
+    let now = Time::from_micros(BEGIN);
     let minute = Window::of_seconds(60).unwrap();
     redis.command(&["RPUSH", "a list", "1"]);
     redis.command(&["SET", "a text", "not a number"]);
@@ -322,7 +319,7 @@ fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
             let good = format!("{of_good:?} beside {of_foreign:?} at {foreign}");
             let names = [good.clone(), foreign.to_owned()];
             let checks = group(&models, &names, Hits::Take(2));
-            let id = table.key(&good);
+            let id = CounterId::of_name(&good);
             let mut received = pipeline.add_caller(|pipeline| pipeline.count_together(id, &checks));
             redis.exchange(&mut pipeline, now);
             let received = received.try_recv().unwrap().unwrap();
@@ -344,7 +341,7 @@ fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
 #[test]
 fn many_callers_with_alternating_hits_are_counted() {
     let mut redis = Redis::start();
-    let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
+    let now = Time::from_micros(BEGIN);
     let day = Window::of_seconds(86_400).unwrap();
     for kinds in [[Name::FixedWindow, Name::FixedWindow], [Name::FixedWindow, Name::TokenBucket]] {
         let mut models = kinds.map(|kind| Model::new((kind.at(9_000, day, None), day)));
@@ -355,8 +352,8 @@ fn many_callers_with_alternating_hits_are_counted() {
         for number in 0..9_000 {
             let hits = Hits::Take(1 + number % 2);
             let checks = group(&models, &names, hits);
-            let received =
-                pipeline.add_caller(|pipeline| pipeline.count_together(table.key(&names[0]), &checks));
+            let received = pipeline
+                .add_caller(|pipeline| pipeline.count_together(CounterId::of_name(&names[0]), &checks));
             waiting.push((received, decided_together(&mut models, hits, now)));
         }
         groups_receive(&mut redis, &mut pipeline, now, waiting.into_iter()).unwrap();
@@ -366,7 +363,7 @@ fn many_callers_with_alternating_hits_are_counted() {
 #[test]
 fn a_key_expires_shortly_after_its_state_is_empty() {
     let mut redis = Redis::start();
-    let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
+    let now = Time::from_micros(BEGIN);
     let minute = Window::of_seconds(60).unwrap();
     // The seconds until the end of the next window.
     let until_window_after_next = minute.end(now).seconds() + 60 - now.seconds();
@@ -381,7 +378,7 @@ fn a_key_expires_shortly_after_its_state_is_empty() {
         let mut pipeline = RedisPipeline::default();
         drop(pipeline.add_caller(|pipeline| {
             let check = ScriptCheck { seconds: 7, ..model.check(name.name(), Hits::Take(3), Member::Alone) };
-            pipeline.count_alone(table.key(name.name()), 0, &check);
+            pipeline.count_alone(CounterId::of_name(name.name()), 0, &check);
         }));
         redis.exchange(&mut pipeline, now);
         let Reply::Integer(lives) = redis.command(&["TTL", name.name()]) else { panic!("{name:?}") };
@@ -396,7 +393,7 @@ fn a_key_expires_shortly_after_its_state_is_empty() {
 #[test]
 fn a_foreign_value_fails_only_the_callers_of_its_key() {
     let mut redis = Redis::start();
-    let (table, now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
+    let now = Time::from_micros(BEGIN);
     let minute = Window::of_seconds(60).unwrap();
     redis.command(&["RPUSH", "a list", "1"]);
     redis.command(&["SET", "a number", "12"]);
@@ -409,7 +406,11 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
         let received = keys.map(|key| {
             let own = if key == "good" { name.name() } else { key };
             pipeline.add_caller(|pipeline| {
-                pipeline.count_alone(table.key(own), 0, &model.check(own, Hits::Take(1), Member::Alone));
+                pipeline.count_alone(
+                    CounterId::of_name(own),
+                    0,
+                    &model.check(own, Hits::Take(1), Member::Alone),
+                );
             })
         });
         let learned = redis.exchange(&mut pipeline, now);
@@ -444,7 +445,7 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
 fn any_bytes_of_a_states_length_are_accepted() {
     let limits = prop::collection::vec(scripted(), 3);
     histories(100, limits, 30, |redis, models, steps| {
-        let (table, mut now) = (Table::<()>::new(10), Time::from_micros(BEGIN));
+        let mut now = Time::from_micros(BEGIN);
         for step in steps {
             let at = place(step, models.len());
             let hits;
@@ -462,7 +463,7 @@ fn any_bytes_of_a_states_length_are_accepted() {
             };
             redis.command(words);
             let mut pipeline = RedisPipeline::default();
-            let mut received = pipeline.add_caller(|pipeline| call(pipeline, &table, at, &models[at], hits));
+            let mut received = pipeline.add_caller(|pipeline| call(pipeline, at, &models[at], hits));
             redis.exchange(&mut pipeline, now);
             let received = received.try_recv().unwrap().unwrap();
             prop_assert!(matches!(received[0], CheckResult::Counted(_)), "{:?}", received);
