@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use clock::{Clock, SystemClock, Time};
-use counters::{Batch, Store, StoreError, StoreFuture};
+use counters::{Batch, Count, KeepHolds, Operate, Report, StoreError, StoreFuture};
 use faults::OnStoreFailure;
 use http::HeaderMap;
 use limiter::{self, Limiter, Policy};
@@ -43,7 +43,7 @@ struct Late {
     after: Duration,
 }
 
-impl Store for Late {
+impl Count for Late {
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         Box::pin(async move {
             let until = batch.until.unwrap_or_else(|| Instant::now() + Duration::from_secs(60));
@@ -56,11 +56,17 @@ impl Store for Late {
             }
         })
     }
+}
 
+impl KeepHolds for Late {}
+
+impl Operate for Late {
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.counters.reset(batch, now)
     }
 }
+
+impl Report for Late {}
 
 /// The result of a request with a timeout, its duration, and the statistics.
 fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange, Duration, Arc<Stats>) {

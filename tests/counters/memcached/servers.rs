@@ -8,7 +8,7 @@ use std::{
 };
 
 use clock::{Clock, SystemClock};
-use counters::{Batch, CounterId, Store};
+use counters::{Batch, Count, CounterId, Operate, Report};
 use limit::{Hits, Limit, Unit};
 use memcached::{
     MemcachedStore, NameServers,

@@ -214,12 +214,12 @@ impl Simulation {
         });
         for replica in self.replicas.iter().flatten() {
             let process = replica.process;
-            if let Some(leases) = counters::Store::leases(&*replica.store) {
+            if let Some(leases) = counters::Report::leases(&*replica.store) {
                 self.hold(Invariant::Leak, leases.held == 0 && leases.keys == 0, || {
                     format!("{process} has leases: {leases:?}")
                 });
             }
-            let queued: u64 = counters::Store::pools(&*replica.store).iter().map(|pool| pool.queued).sum();
+            let queued: u64 = counters::Report::pools(&*replica.store).iter().map(|pool| pool.queued).sum();
             self.hold(Invariant::Leak, queued == 0, || format!("{process} has {queued} queued checks"));
             let closings = replica.limiter.queued_closings();
             self.hold(Invariant::Leak, closings == 0, || format!("{process} has {closings} queued closings"));

@@ -9,7 +9,10 @@ use std::{
 };
 
 use clock::{Clock as _, Time, timer::Interval};
-use counters::{Applied, Batch, Closed, Closing, ClosingFuture, Resets, Store, StoreError, StoreFuture};
+use counters::{
+    Applied, Batch, Closed, Closing, ClosingFuture, Count, KeepHolds, Operate, Report, Resets, StoreError,
+    StoreFuture,
+};
 use leases::LeasedStore;
 use limiter::{Chance, Handles, Limiter, OverLimitCache, Policy, ResponseOptions};
 use metrics::{LeaseUsage, PoolUsage, Stats, StatsOptions};
@@ -239,7 +242,7 @@ impl Watched {
     }
 }
 
-impl Store for Watched {
+impl Count for Watched {
     fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
         self.store.try_apply(batch, now)
     }
@@ -253,7 +256,9 @@ impl Store for Watched {
             applied
         })
     }
+}
 
+impl KeepHolds for Watched {
     fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
         self.store.slots_of_holds(batch)
     }
@@ -273,7 +278,9 @@ impl Store for Watched {
     fn sweep_holds(&self, now: Time) -> ClosingFuture<'_> {
         self.store.sweep_holds(now)
     }
+}
 
+impl Operate for Watched {
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.store.reset(batch, now)
     }
@@ -297,7 +304,9 @@ impl Store for Watched {
     fn close(&self) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         self.store.close()
     }
+}
 
+impl Report for Watched {
     fn leases(&self) -> Option<LeaseUsage> {
         self.store.leases()
     }

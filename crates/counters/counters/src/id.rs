@@ -6,12 +6,11 @@
 //! equal, or fill one part of a table.
 
 use std::{
-    hash::{BuildHasher as _, RandomState},
+    hash::{BuildHasher as _, Hasher as _, RandomState},
     sync::OnceLock,
 };
 
-use siphasher::sip128::{Hash128, SipHasher13};
-use smallvec::SmallVec;
+use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 
 use clock::Time;
 use limit::{Limit, Period};
@@ -118,24 +117,29 @@ fn cut(rest: &str, length: usize) -> Option<(&str, &str)> {
     Some((part, rest.strip_prefix('_')?))
 }
 
-/// What identifies a counter, each part with its length, so that no two counters have the same bytes.
-pub struct Parts(SmallVec<[u8; 256]>);
+/// What identifies a counter, each part with its length, so that no two counters have the same bytes. They are hashed
+/// when there are many: a part at a time would take longer.
+pub struct Parts {
+    hasher: SipHasher13,
+    bytes: [u8; 128],
+    filled: usize,
+}
 
 impl Parts {
     #[inline]
     pub fn new(prefix: &str, domain: &str) -> Self {
-        let mut parts = Self(SmallVec::new());
+        let mut parts = Self { hasher: hasher(), bytes: [0; 128], filled: 0 };
         if !prefix.is_empty() {
-            parts.push(prefix.len(), false, prefix);
+            parts.push(prefix, false);
         }
-        parts.push(domain.len(), false, domain);
+        parts.push(domain, false);
         parts
     }
 
     #[inline]
     pub fn entry(&mut self, key: &str, value: &str, is_shared: bool) {
-        self.push(key.len(), false, key);
-        self.push(value.len(), is_shared, value);
+        self.push(key, false);
+        self.push(value, is_shared);
     }
 
     /// The identity of a limit's counter in all windows.
@@ -150,21 +154,46 @@ impl Parts {
 
     fn id(mut self, tag: &str, period: Result<u64, &str>) -> CounterId {
         if !tag.is_empty() {
-            self.push(tag.len(), true, tag);
+            self.push(tag, true);
         }
         match period {
-            Ok(seconds) => self.0.extend_from_slice(&seconds.to_le_bytes()),
-            Err(calendar) => self.push(calendar.len(), true, calendar),
+            Ok(seconds) => self.add(&seconds.to_le_bytes()),
+            Err(calendar) => self.push(calendar, true),
         }
-        CounterId::of_hash(hasher().hash(&self.0))
+        self.flush();
+        CounterId::of_hash(self.hasher.finish128())
     }
 
     /// Messages have fewer bytes than 2³¹.
     #[inline]
-    fn push(&mut self, length: usize, is_marked: bool, text: &str) {
-        let length = u32::try_from(length).unwrap_or(u32::MAX >> 1) << 1 | u32::from(is_marked);
-        self.0.extend_from_slice(&length.to_le_bytes());
-        self.0.extend_from_slice(text.as_bytes());
+    fn push(&mut self, text: &str, is_marked: bool) {
+        let length = u32::try_from(text.len()).unwrap_or(u32::MAX >> 1) << 1 | u32::from(is_marked);
+        self.add(&length.to_le_bytes());
+        self.add(text.as_bytes());
+    }
+
+    #[inline]
+    fn add(&mut self, bytes: &[u8]) {
+        if self.room(bytes.len()).is_none() {
+            self.flush();
+        }
+        match self.room(bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                self.filled += bytes.len();
+            }
+            None => self.hasher.write(bytes),
+        }
+    }
+
+    #[inline]
+    fn room(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.bytes.get_mut(self.filled..)?.get_mut(..length)
+    }
+
+    fn flush(&mut self) {
+        self.hasher.write(self.bytes.get(..self.filled).unwrap_or_default());
+        self.filled = 0;
     }
 }
 

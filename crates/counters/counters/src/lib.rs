@@ -28,7 +28,12 @@ pub use self::{
 };
 
 /// Counters, shared by all cores.
-pub trait Store: Send + Sync {
+pub trait Store: Count + KeepHolds + Operate + Report {}
+
+impl<S: Count + KeepHolds + Operate + Report> Store for S {}
+
+/// Counts the checks of requests.
+pub trait Count: Send + Sync {
     /// Whether batches must have the keys of their counters.
     fn needs_names(&self) -> bool {
         true
@@ -41,7 +46,10 @@ pub trait Store: Send + Sync {
 
     /// Counts every check of a request and sets its verdict.
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
+}
 
+/// Holds for requests under way. A store that cannot hold leaves all of it out; rules with holds are then rejected.
+pub trait KeepHolds: Send + Sync {
     /// The slots of the batch's holds, which their id contains, so that any replica finds them.
     fn slots_of_holds(&self, _batch: &Batch) -> SmallVec<[u16; 2]> {
         smallvec![0]
@@ -71,7 +79,10 @@ pub trait Store: Send + Sync {
     fn list_holds<'a>(&'a self, _batch: &'a Batch, _most: usize, _now: Time) -> ListingFuture<'a> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
+}
 
+/// What operators and the service's own life ask of a store.
+pub trait Operate: Send + Sync {
     /// Resets the counters of a batch to unused ones. Rare, so it need not be fast. Called by the thread of the pages.
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
 
@@ -94,7 +105,10 @@ pub trait Store: Send + Sync {
     fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(std::future::ready(()))
     }
+}
 
+/// What pages and health checks show of a store.
+pub trait Report: Send + Sync {
     fn leases(&self) -> Option<LeaseUsage> {
         None
     }
@@ -134,7 +148,7 @@ pub enum Resets {
 pub enum Applied {
     /// The verdicts are set.
     Done,
-    /// Nothing was counted: the batch goes to [`Store::apply`].
+    /// Nothing was counted: the batch goes to [`Count::apply`].
     Wait,
 }
 

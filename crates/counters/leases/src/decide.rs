@@ -18,7 +18,7 @@ use super::{
 };
 use clock::Time;
 use counters::{
-    Applied, Batch, Check, Counting, Member, NextHits, Store as _, StoreError, StoreFuture, without_taking,
+    Applied, Batch, Check, Count as _, Counting, Member, NextHits, StoreError, StoreFuture, without_taking,
 };
 use limit::{
     Hits, Verdict, fixed_window,

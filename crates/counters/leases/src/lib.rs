@@ -32,7 +32,10 @@ use net::edges::Edges;
 use tokio::sync::Notify;
 
 use clock::Time;
-use counters::{Applied, Batch, Closing, ClosingFuture, ListingFuture, Resets, Store, StoreFuture};
+use counters::{
+    Applied, Batch, Closing, ClosingFuture, Count, KeepHolds, ListingFuture, Operate, Report, Resets,
+    StoreFuture,
+};
 use faults::panics::{self, Boundary, Panicked, caught};
 use limit::lease::Snapshot;
 use metrics::{LeaseState, LeaseUsage, PoolUsage};
@@ -79,12 +82,22 @@ impl LeasedStore {
     }
 }
 
-impl Store for LeasedStore {
+impl Count for LeasedStore {
     fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
         // Holds and what is counted with them go to Redis together.
         if batch.has_holds() { Applied::Wait } else { self.0.try_apply(batch, now) }
     }
 
+    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
+        if !batch.has_holds() && batch.checks().iter().any(|check| check.limit.is_leased()) {
+            self.0.apply(batch, now)
+        } else {
+            self.0.redis.apply(batch, now)
+        }
+    }
+}
+
+impl KeepHolds for LeasedStore {
     fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
         self.0.redis.slots_of_holds(batch)
     }
@@ -104,15 +117,9 @@ impl Store for LeasedStore {
     fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, now: Time) -> ListingFuture<'a> {
         self.0.redis.list_holds(batch, most, now)
     }
+}
 
-    fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        if !batch.has_holds() && batch.checks().iter().any(|check| check.limit.is_leased()) {
-            self.0.apply(batch, now)
-        } else {
-            self.0.redis.apply(batch, now)
-        }
-    }
-
+impl Operate for LeasedStore {
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.0.redis.reset(batch, now)
     }
@@ -166,6 +173,12 @@ impl Store for LeasedStore {
         self.0.leases.sweep(now);
     }
 
+    fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.0.close())
+    }
+}
+
+impl Report for LeasedStore {
     fn is_reachable(&self) -> bool {
         self.0.redis.is_reachable()
     }
@@ -184,10 +197,6 @@ impl Store for LeasedStore {
 
     fn top_leases(&self, count: usize, now: Time) -> Vec<LeaseState> {
         self.0.leases.top(count, now)
-    }
-
-    fn close(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.0.close())
     }
 }
 

@@ -22,7 +22,7 @@ pub use net::resolve::name_servers::NameServers;
 
 use crate::settings::{Memcached, MemcachedServers};
 use clock::Time;
-use counters::{Batch, Counting, HitsToSend, Store, StoreFuture};
+use counters::{Batch, Count, Counting, HitsToSend, KeepHolds, Operate, Report, StoreFuture};
 use faults::panics::{Boundary, Panicked, caught};
 use limit::{Countable, Hits};
 use metrics::PoolUsage;
@@ -72,14 +72,18 @@ impl MemcachedStore {
     }
 }
 
-impl Store for MemcachedStore {
+impl Count for MemcachedStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         match batch.counting_if(batch.is_known_refused()) {
             Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
             counting => self.count(batch, counting, now),
         }
     }
+}
 
+impl KeepHolds for MemcachedStore {}
+
+impl Operate for MemcachedStore {
     /// memcached counts only fixed windows, which a refund of all hits resets.
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         Box::pin(self.apply_hits(batch, now, HitsToSend::Each(Hits::Refund(u64::MAX))))
@@ -88,7 +92,9 @@ impl Store for MemcachedStore {
     fn start_worker(&self) {
         self.servers.pool.start_worker(self.workers.take());
     }
+}
 
+impl Report for MemcachedStore {
     fn is_reachable(&self) -> bool {
         self.servers.pool.is_reachable()
     }

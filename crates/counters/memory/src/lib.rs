@@ -20,8 +20,8 @@ use smallvec::SmallVec;
 
 use clock::Time;
 use counters::{
-    Applied, Batch, Check, Closed, Closing, ClosingFuture, CounterId, Counting, ListingFuture, Member,
-    MostHolds, Store, StoreFuture,
+    Applied, Batch, Check, Closed, Closing, ClosingFuture, Count, CounterId, Counting, KeepHolds,
+    ListingFuture, Member, MostHolds, Operate, Report, StoreFuture,
     table::{Kept, Locked, Mark, Table, Used},
     without_taking,
 };
@@ -247,7 +247,7 @@ fn count(states: &mut impl States, check: &Check, hits: Hits, now: Time) -> Verd
     }
 }
 
-impl Store for MemoryStore {
+impl Count for MemoryStore {
     fn needs_names(&self) -> bool {
         false
     }
@@ -261,7 +261,9 @@ impl Store for MemoryStore {
         self.count(batch, now);
         Box::pin(ready(Ok(())))
     }
+}
 
+impl KeepHolds for MemoryStore {
     fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> ClosingFuture<'a> {
         Box::pin(ready((self.close(closing, now), Ok(()))))
     }
@@ -281,7 +283,9 @@ impl Store for MemoryStore {
     fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
         Box::pin(ready(Ok(self.list(batch, most))))
     }
+}
 
+impl Operate for MemoryStore {
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.remove(batch, now);
         Box::pin(ready(Ok(())))
@@ -292,7 +296,9 @@ impl Store for MemoryStore {
         self.states.sweep(part, SWEEP_PARTS, now);
         self.logs.sweep(part, SWEEP_PARTS, now);
     }
+}
 
+impl Report for MemoryStore {
     fn usage(&self) -> Option<StoreUsage> {
         let held = [self.states.usage(), self.logs.usage()].into_iter().sum();
         Some(StoreUsage { held, max_keys: self.max_keys })

@@ -37,7 +37,10 @@ use smallvec::SmallVec;
 use crate::settings::{Redis, RedisPool};
 use clock::Time;
 pub use command_pool::CommandPool;
-use counters::{Batch, Closing, ClosingFuture, Counting, ListingFuture, MostHolds, Store, StoreFuture};
+use counters::{
+    Batch, Closing, ClosingFuture, Count, Counting, KeepHolds, ListingFuture, MostHolds, Operate, Report,
+    StoreFuture,
+};
 use holds::UsedSlots;
 pub use lease::{LeaseReply, Leased};
 pub use messages::{End, MAX_MESSAGE, Messages};
@@ -110,13 +113,7 @@ impl RedisStore {
     }
 }
 
-impl Store for RedisStore {
-    fn rules_changed(&self, hold: bool) {
-        if hold {
-            self.used_slots.look_into(self.main.slots_of_holds());
-        }
-    }
-
+impl Count for RedisStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         if batch.has_holds() {
             return Box::pin(self.count_and_hold(batch, now));
@@ -124,6 +121,36 @@ impl Store for RedisStore {
         match batch.counting_if(batch.is_known_refused()) {
             Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
             counting => self.count(batch, counting, now),
+        }
+    }
+}
+
+impl KeepHolds for RedisStore {
+    fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
+        self.slots_of(batch)
+    }
+
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, _now: Time) -> ClosingFuture<'a> {
+        Box::pin(self.close(closing))
+    }
+
+    fn open_holds(&self) -> u64 {
+        self.used_slots.open()
+    }
+
+    fn sweep_holds(&self, _now: Time) -> ClosingFuture<'_> {
+        Box::pin(self.sweep_expired())
+    }
+
+    fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
+        Box::pin(self.list(batch, most))
+    }
+}
+
+impl Operate for RedisStore {
+    fn rules_changed(&self, hold: bool) {
+        if hold {
+            self.used_slots.look_into(self.main.slots_of_holds());
         }
     }
 
@@ -147,26 +174,6 @@ impl Store for RedisStore {
         })
     }
 
-    fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
-        self.slots_of(batch)
-    }
-
-    fn close_holds<'a>(&'a self, closing: &'a mut Closing, _now: Time) -> ClosingFuture<'a> {
-        Box::pin(self.close(closing))
-    }
-
-    fn open_holds(&self) -> u64 {
-        self.used_slots.open()
-    }
-
-    fn sweep_holds(&self, _now: Time) -> ClosingFuture<'_> {
-        Box::pin(self.sweep_expired())
-    }
-
-    fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
-        Box::pin(self.list(batch, most))
-    }
-
     fn start_worker(&self) {
         let worker = self.workers.take();
         self.pools().for_each(|pool| pool.servers.start_worker(worker));
@@ -178,7 +185,9 @@ impl Store for RedisStore {
             pool.check_writes();
         });
     }
+}
 
+impl Report for RedisStore {
     fn is_reachable(&self) -> bool {
         self.pools().all(|pool| pool.servers.is_reachable())
     }

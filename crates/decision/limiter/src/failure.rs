@@ -12,7 +12,7 @@ use super::{
     request::RequestError,
 };
 use clock::Time;
-use counters::{Batch, Store as _, StoreError};
+use counters::{Batch, KeepHolds as _, Operate as _, Report as _, StoreError};
 use faults::OnStoreFailure;
 use memory::MemoryStore;
 use metrics::{FailureReason, StoreUsage};

@@ -25,7 +25,7 @@ use super::{
     request::{Descriptor, Request},
 };
 use clock::{Time, timer::Timer};
-use counters::{Batch, Close, Closed, Closing, HoldId, Resets, Store as _, StoreError};
+use counters::{Batch, Close, Closed, Closing, HoldId, KeepHolds as _, Resets, StoreError};
 use limit::{MAX_LIMIT, holds::How};
 use metrics::{FailureReason, HoldBound, HoldEnd, Stats};
 use rules::Value;
@@ -377,6 +377,6 @@ impl Limiter {
 
     /// The open holds of the store, or of the local fallback.
     pub fn open_holds(&self) -> u64 {
-        self.store.open_holds() + self.local.get().map_or(0, counters::Store::open_holds)
+        self.store.open_holds() + self.local.get().map_or(0, counters::KeepHolds::open_holds)
     }
 }

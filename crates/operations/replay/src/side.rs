@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::tally::Tally;
 use clock::{Clock, ManualClock, Time};
-use counters::Store;
+use counters::{Operate, Report};
 use faults::mutex::lock;
 use limiter::{
     Answer, Chance, Decided, Limiter, Observed, Observer, OverLimitCache, Policy, Request, RequestError,

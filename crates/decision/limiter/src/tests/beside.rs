@@ -191,7 +191,7 @@ proptest! {
                 let id = holders.swap_remove(picked[0] % holders.len());
                 let close = if other == 0 { Close::End } else { Close::Settle(0) };
                 let closing = Closing::new(id, close, None);
-                counters::Store::try_close_holds(&setup.store.counters, &closing, setup.limiter.now());
+                counters::KeepHolds::try_close_holds(&setup.store.counters, &closing, setup.limiter.now());
             }
         }
     }

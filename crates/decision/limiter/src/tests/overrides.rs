@@ -2,6 +2,7 @@
 
 use super::*;
 use ::overrides::table::of_json_line;
+use counters::Report as _;
 
 const WITH_OVERRIDES: &str = "
 domain: d

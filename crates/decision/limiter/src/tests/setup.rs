@@ -19,7 +19,7 @@ use crate::{
     handles,
 };
 use clock::{Clock, ManualClock, Time};
-use counters::{Applied, Batch, Store, StoreError, StoreFuture};
+use counters::{Applied, Batch, Count, KeepHolds, Operate, Report, StoreError, StoreFuture};
 use faults::OnStoreFailure;
 use memory::MemoryStore;
 use metrics::{FailureReason, RuleCounter, Stats, StatsOptions};
@@ -50,7 +50,7 @@ impl RemoteStore {
     }
 }
 
-impl Store for RemoteStore {
+impl Count for RemoteStore {
     fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
         if !self.is_near.load(Relaxed) {
             return Applied::Wait;
@@ -75,11 +75,17 @@ impl Store for RemoteStore {
             }
         })
     }
+}
 
+impl KeepHolds for RemoteStore {}
+
+impl Operate for RemoteStore {
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.counters.reset(batch, now)
     }
 }
+
+impl Report for RemoteStore {}
 
 /// A limiter with a remote store, and its parts.
 pub(super) struct Setup {

@@ -36,7 +36,7 @@ use crate::{
     health::Health,
 };
 use clock::{ManualClock, Time};
-use counters::{Batch, Store, StoreFuture};
+use counters::{Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
 use limiter::{Bounds, Limiter, Policy, handles};
 use memory::MemoryStore;
 use metrics::{Port, ShardCount, Stats, StatsOptions};
@@ -55,7 +55,7 @@ struct Gated {
     gate: Arc<Semaphore>,
 }
 
-impl Store for Gated {
+impl Count for Gated {
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let gate = self.gate.clone();
         Box::pin(async move {
@@ -63,11 +63,17 @@ impl Store for Gated {
             self.counters.apply(batch, now).await
         })
     }
+}
 
+impl KeepHolds for Gated {}
+
+impl Operate for Gated {
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.counters.reset(batch, now)
     }
 }
+
+impl Report for Gated {}
 
 fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
     let policy = Policy { bounds: Bounds { descriptors: 10, entries: 10 }, ..Policy::default() };

@@ -155,12 +155,12 @@ fn tag(out: &mut Vec<u8>, field: u64, wire_type: u64) {
 }
 
 #[inline]
-fn varint(out: &mut Vec<u8>, number: u64) {
-    match u8::try_from(number) {
-        // Nearly all tags and lengths.
-        Ok(byte @ ..0x80) => out.push(byte),
-        _ => encode_varint(number, out),
+fn varint(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
     }
+    out.push(number.to_le_bytes()[0]);
 }
 
 #[cfg(test)]

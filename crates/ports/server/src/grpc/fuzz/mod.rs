@@ -28,7 +28,7 @@ use super::{
 };
 use crate::health::Health;
 use clock::{ManualClock, Time};
-use counters::{Applied, Batch, Store, StoreFuture};
+use counters::{Applied, Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
 use limiter::{Limiter, Policy, handles};
 use memory::MemoryStore;
 use metrics::{ShardCount, Stats, StatsOptions};
@@ -68,7 +68,7 @@ struct Gated {
 
 const OPEN: usize = 1 << 20;
 
-impl Store for Gated {
+impl Count for Gated {
     fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
         if self.gate.available_permits() < OPEN {
             return Applied::Wait;
@@ -86,11 +86,17 @@ impl Store for Gated {
             Ok(())
         })
     }
+}
 
+impl KeepHolds for Gated {}
+
+impl Operate for Gated {
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         self.counters.reset(batch, now)
     }
 }
+
+impl Report for Gated {}
 
 struct Parts {
     calls: Rc<Calls>,
