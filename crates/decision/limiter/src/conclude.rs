@@ -6,15 +6,12 @@
 use std::ops::Deref;
 
 use super::{
-    Policy,
     answer::{Code, CurrentLimit, Status},
     outcome::{LimitOutcome, governing, outcome},
-    plan::{CounterSource, Limited, Plan, Planned, Scope},
+    plan::{CounterSource, Limited, Planned, PlannedRequest, Scope},
     quota_groups::QuotaGroups,
     request::Request,
 };
-use clock::Time;
-use counters::Batch;
 use metrics::{RuleCounter, Stats};
 use recent::HitOutcome;
 
@@ -24,11 +21,8 @@ pub(super) struct Conclusion<'a, 'm> {
     /// A request that has waited is made from its texts on first use.
     pub(super) request: &'a dyn Deref<Target = Request<'m>>,
     pub(super) scope: Scope<'a>,
-    pub(super) plan: &'a Plan,
-    pub(super) batch: &'a Batch,
+    pub(super) planned: &'a PlannedRequest,
     pub(super) is_without_store: bool,
-    pub(super) policy: &'a Policy,
-    pub(super) now: Time,
     pub(super) code: Code,
     /// Shadow mode allowed hits over a limit.
     pub(super) has_shadowed: bool,
@@ -42,30 +36,28 @@ pub(super) struct Conclusion<'a, 'm> {
 pub(super) fn conclude<'a, 'm>(
     request: &'a dyn Deref<Target = Request<'m>>,
     scope: Scope<'a>,
-    (plan, batch): (&'a Plan, &'a Batch),
-    policy: &'a Policy,
+    planned: &'a PlannedRequest,
     stats: &Stats,
-    now: Time,
 ) -> Conclusion<'a, 'm> {
+    let (PlannedRequest { plan, batch }, policy) = (planned, scope.policy);
     let mut tally = Tally::default();
     let mut quotas = QuotaGroups::default();
     let mut has_shadowed = false;
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
         let mut wait = 0;
-        let quota_mode = scope.is_quota(planned, policy.quota_mode);
+        let quota_mode = scope.is_quota(planned);
         let status = match planned {
             Planned::Unlimited(_) | Planned::Allowed(..) => {
                 statuses.push(Status::UNLIMITED);
                 continue;
             }
             Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => Status::NO_LIMIT,
-            Planned::Limited(limited) => match governing(scope, limited, batch, policy.near_limit_ratio, now)
-            {
+            Planned::Limited(limited) => match governing(scope, limited, batch) {
                 Some(outcome) => {
                     has_shadowed |= count(scope, limited, &outcome);
                     wait = outcome.wait();
-                    status_of(scope, limited, &outcome, now)
+                    status_of(scope, limited, &outcome)
                 }
                 None => Status::NO_LIMIT,
             },
@@ -88,11 +80,8 @@ pub(super) fn conclude<'a, 'm>(
     Conclusion {
         request,
         scope,
-        plan,
-        batch,
+        planned,
         is_without_store: false,
-        policy,
-        now,
         code,
         has_shadowed,
         statuses,
@@ -104,7 +93,7 @@ pub(super) fn conclude<'a, 'm>(
 impl<'a> Conclusion<'a, '_> {
     #[expect(clippy::indexing_slicing, reason = "each descriptor has a plan")]
     pub(super) fn planned(&self, index: usize) -> &'a Planned {
-        &self.plan[index]
+        &self.planned.plan[index]
     }
 
     pub(super) fn limited(&self, index: usize) -> Option<&'a Limited> {
@@ -121,7 +110,7 @@ impl<'a> Conclusion<'a, '_> {
             is_shadow && self.outcome(index).is_some_and(|outcome| outcome.decision.over)
         };
         match status.code {
-            Code::OverLimit if self.policy.shadow_mode => HitOutcome::Shadowed,
+            Code::OverLimit if self.scope.policy.shadow_mode => HitOutcome::Shadowed,
             Code::OverLimit => HitOutcome::Refused,
             Code::Ok if self.has_shadowed && is_shadowed() => HitOutcome::Shadowed,
             Code::Ok => HitOutcome::Allowed,
@@ -131,7 +120,7 @@ impl<'a> Conclusion<'a, '_> {
     /// The outcome of the limit that governs a descriptor. It is computed again, because answers without headers, body and
     /// metadata do not need it.
     pub(super) fn outcome(&self, index: usize) -> Option<LimitOutcome<'a>> {
-        governing(self.scope, self.limited(index)?, self.batch, self.policy.near_limit_ratio, self.now)
+        governing(self.scope, self.limited(index)?, &self.planned.batch)
     }
 
     /// Seconds until the same request would pass, if it counts as this one did and no other comes before it; `None` if it
@@ -139,19 +128,19 @@ impl<'a> Conclusion<'a, '_> {
     pub(super) fn retry_after(&self) -> Option<u64> {
         self.governs?;
         let (mut tally, mut quotas) = (Tally::default(), QuotaGroups::default());
-        for (index, planned) in self.plan.iter().enumerate() {
+        for (index, planned) in self.planned.plan.iter().enumerate() {
             if matches!(planned, Planned::Unlimited(_) | Planned::Allowed(..)) {
                 continue;
             }
             let wait = self.wait_again(index);
             let code = if wait > 0 { Code::OverLimit } else { Code::Ok };
-            let is_quota = self.scope.is_quota(planned, self.policy.quota_mode);
+            let is_quota = self.scope.is_quota(planned);
             tally.add(index, &Status { code, ..Status::NO_LIMIT }, wait, is_quota);
-            if is_quota && self.policy.quota_groups {
+            if is_quota && self.scope.policy.quota_groups {
                 quotas.add(self.request.entries(index), index, (wait > 0).then_some(wait));
             }
         }
-        let quota = if self.policy.quota_groups { quotas.first() } else { tally.first_quota() };
+        let quota = if self.scope.policy.quota_groups { quotas.first() } else { tally.first_quota() };
         let wait = tally.governs(quota).map(|index| self.wait_again(index));
         wait.filter(|wait| *wait < u64::MAX).map(|wait| wait.div_ceil(1_000_000))
     }
@@ -161,12 +150,10 @@ impl<'a> Conclusion<'a, '_> {
         let Some(limited) = self.limited(index).filter(|limited| !self.scope.is_shadow(limited)) else {
             return 0;
         };
-        let waits = limited.limits.iter().map(|check| {
-            let limit = self.scope.limit(limited, check);
-            let near_ratio = self.policy.near_limit_ratio;
-            let one = outcome((limit, check.source), limited.hits, self.batch, near_ratio, self.now);
-            one.wait_again(limited.hits)
-        });
+        let waits = limited
+            .limits
+            .iter()
+            .map(|check| outcome(self.scope, limited, check, &self.planned.batch).wait_again(limited.hits));
         waits.max().unwrap_or_default()
     }
 }
@@ -225,7 +212,7 @@ impl Tally {
     }
 }
 
-fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>, now: Time) -> Status {
+fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> Status {
     Status {
         code: if outcome.decision.over && !scope.is_shadow(limited) { Code::OverLimit } else { Code::Ok },
         current_limit: Some(CurrentLimit {
@@ -233,7 +220,7 @@ fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>, no
             unit: outcome.limit.unit,
             multiplier: outcome.limit.multiplier,
             calendar: outcome.limit.calendar,
-            schedule: outcome.written.scheduled(now),
+            schedule: outcome.written.scheduled(scope.now),
             name: outcome.limit.name.clone(),
             seconds_until_reset: outcome.seconds_until_reset(),
         }),

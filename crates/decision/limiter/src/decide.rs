@@ -16,7 +16,7 @@ use super::{
     observe,
     observer::{Holding, Observed},
     over_limit_cache::{Lookups, OverLimitCache},
-    plan::{self, CounterSource, Plan, Planned, Scope},
+    plan::{self, CounterSource, Plan, Planned, PlannedRequest, Scope},
     replacement::{self, Replacements},
     request::{OwnedRequest, Request, RequestError},
     response,
@@ -42,19 +42,18 @@ pub enum Decided {
 pub struct PendingDecision {
     closings: Option<Box<Closings>>,
     /// `None` if it does nothing else.
-    planned: Option<Box<PlannedRequest>>,
+    waiting: Option<Box<WaitingRequest>>,
     descriptors: usize,
 }
 
-/// A planned request. It owns all that the rest of its decision needs.
-struct PlannedRequest {
+/// A planned request that waits. It owns all that the rest of its decision needs.
+struct WaitingRequest {
     request: OwnedRequest,
     served: Arc<Served>,
     /// The index of its domain.
     domain: usize,
     replacements: Replacements,
-    plan: Plan,
-    batch: Batch,
+    planned: PlannedRequest,
     /// The time of the whole decision.
     now: Time,
     /// The identity of what it may hold.
@@ -83,17 +82,17 @@ impl Limiter {
         until: Option<Instant>,
         mut trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        let PendingDecision { closings, planned, descriptors } = pending;
+        let PendingDecision { closings, waiting, descriptors } = pending;
         if let Some(closings) = closings {
             self.close(closings).await;
         }
-        let Some(mut planned) = planned else { return Ok(Answer::closing(descriptors)) };
-        let PlannedRequest { batch, now, .. } = &mut *planned;
+        let Some(mut waiting) = waiting else { return Ok(Answer::closing(descriptors)) };
+        let WaitingRequest { planned: PlannedRequest { batch, .. }, now, .. } = &mut *waiting;
         batch.until = until;
         let checks = batch.checks().len();
         let applied = self.store.apply(batch, *now);
         let applied = decision_trace::wait(trace.as_deref_mut(), applied, checks).await;
-        self.conclude(&mut planned, applied, trace)
+        self.conclude(&mut waiting, applied, trace)
     }
 
     /// Both steps, for callers that are futures themselves.
@@ -130,40 +129,49 @@ impl Limiter {
         let domain = served.rules.domain(request.domain);
         let replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)
             .inspect_err(|_| count_error(served, domain))?;
-        let scope = Scope { served, replacements: &replacements };
+        let scope = self.scope(served, &replacements, now);
         let descriptors = request.descriptors.len();
-        let mut batch = self.batch(descriptors);
-        let context =
-            plan::Context { policy: &self.policy, stats: &self.stats, now, closes, names: self.names };
         // Filled in place: it is large to move.
-        let mut plan = Plan::with_capacity(descriptors);
-        plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
+        let mut planned =
+            PlannedRequest { plan: Plan::with_capacity(descriptors), batch: self.batch(descriptors) };
+        let context = plan::Context { stats: &self.stats, closes, names: self.names };
+        plan::plan(request, domain, scope, &mut planned, &context);
         let Some(domain) = domain else {
             // Without limits to wait for, what is left to close goes to the queue.
             drop(closings);
-            return Ok(Decided::Answer(self.answer_unknown_domain(request, scope, (&plan, &batch), now)));
+            return Ok(Decided::Answer(self.answer_unknown_domain(request, scope, &planned)));
         };
         if let Some(trace) = trace {
-            trace.set_rules(request, domain, &plan);
+            trace.set_rules(request, domain, &planned.plan);
         }
-        let holds = batch.has_holds();
-        self.skip_checks(&replacements, &mut plan, &mut batch, now);
+        let holds = planned.batch.has_holds();
+        self.skip_checks(&replacements, &mut planned, now);
+        let batch = &mut planned.batch;
         let token =
-            if batch.has_holds() { self.hold_token(&mut batch).map_err(RequestError::Store)? } else { None };
+            if batch.has_holds() { self.hold_token(batch).map_err(RequestError::Store)? } else { None };
         let id = token.as_ref().map(|token| token.id());
         self.show(request, if holds { Holding::As(id) } else { Holding::Nothing }, now);
-        let is_applied = batch.checks().is_empty() || self.store.try_apply(&mut batch, now) == Applied::Done;
+        let is_applied = batch.checks().is_empty() || self.store.try_apply(batch, now) == Applied::Done;
         let domain = domain.index;
         if !is_applied {
             let (request, served) = (OwnedRequest::new(request), Arc::clone(served));
-            let planned = PlannedRequest { request, served, domain, replacements, plan, batch, now, token };
-            let planned = Some(Box::new(planned));
-            return Ok(Decided::Wait(PendingDecision { closings, planned, descriptors }));
+            let waiting = WaitingRequest { request, served, domain, replacements, planned, now, token };
+            let waiting = Some(Box::new(waiting));
+            return Ok(Decided::Wait(PendingDecision { closings, waiting, descriptors }));
         }
-        self.remember_over(&batch, now);
-        let mut answer = self.answer(&request, scope, Some(domain), (&plan, &batch), None, now);
-        self.give_hold(&mut answer, token, &batch);
+        self.remember_over(batch, now);
+        let mut answer = self.answer(&request, scope, Some(domain), &planned, None);
+        self.give_hold(&mut answer, token, &planned.batch);
         Ok(Decided::Answer(answer))
+    }
+
+    pub(super) fn scope<'a>(
+        &'a self,
+        served: &'a Served,
+        replacements: &'a Replacements,
+        now: Time,
+    ) -> Scope<'a> {
+        Scope { served, replacements, policy: &self.policy, now }
     }
 
     fn batch(&self, descriptors: usize) -> Batch {
@@ -178,12 +186,11 @@ impl Limiter {
         &self,
         request: &Request<'_>,
         scope: Scope<'_>,
-        (plan, batch): (&Plan, &Batch),
-        now: Time,
+        planned: &PlannedRequest,
     ) -> Answer {
-        self.show(request, Holding::Nothing, now);
-        plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, now));
-        self.answer(&request, scope, None, (plan, batch), None, now)
+        self.show(request, Holding::Nothing, scope.now);
+        planned.plan.iter().for_each(|_| self.stats.domain_not_found(request.domain, scope.now));
+        self.answer(&request, scope, None, planned, None)
     }
 
     fn show(&self, request: &Request<'_>, holding: Holding<'_>, now: Time) {
@@ -200,18 +207,19 @@ impl Limiter {
         self.count_closing(request.domain);
         match left {
             None => Decided::Answer(Answer::closing(descriptors)),
-            closings => Decided::Wait(PendingDecision { closings, planned: None, descriptors }),
+            closings => Decided::Wait(PendingDecision { closings, waiting: None, descriptors }),
         }
     }
 
     /// Concludes a decision whose outcomes are set, or follows the failure policy.
     fn conclude(
         &self,
-        pending: &mut PlannedRequest,
+        waiting: &mut WaitingRequest,
         applied: Result<(), StoreError>,
         trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        let PlannedRequest { request, served, domain, replacements, plan, batch, now, token } = pending;
+        let WaitingRequest { request, served, domain, replacements, planned, now, token } = waiting;
+        let PlannedRequest { plan, batch } = planned;
         let request = LazyCell::new(|| request.borrowed());
         let failure = match applied {
             Ok(()) => {
@@ -239,10 +247,10 @@ impl Limiter {
         if let (Some(failure), Some(trace)) = (failure, trace) {
             trace.failure = Some(failure.names());
         }
-        let scope = Scope { served, replacements };
-        let mut answer = self.answer(&request, scope, Some(*domain), (plan, batch), failure, *now);
-        if batch.has_holds() {
-            self.give_hold(&mut answer, token.take(), batch);
+        let scope = self.scope(served, replacements, *now);
+        let mut answer = self.answer(&request, scope, Some(*domain), planned, failure);
+        if planned.batch.has_holds() {
+            self.give_hold(&mut answer, token.take(), &planned.batch);
         }
         Ok(answer)
     }
@@ -277,13 +285,11 @@ impl Limiter {
         request: &dyn Deref<Target = Request<'_>>,
         scope: Scope<'_>,
         domain: Option<usize>,
-        planned: (&Plan, &Batch),
+        planned: &PlannedRequest,
         failure: Option<FailureDecision>,
-        now: Time,
     ) -> Answer {
-        let (plan, batch) = planned;
-        let mut conclusion =
-            conclude::conclude(request, scope, (plan, batch), &self.policy, &self.stats, now);
+        let now = scope.now;
+        let mut conclusion = conclude::conclude(request, scope, planned, &self.stats);
         conclusion.is_without_store = failure.is_some();
         match (&self.recent, domain) {
             (Some(recent), Some(_)) => {
@@ -295,8 +301,8 @@ impl Limiter {
         if let (Some(observer), Some(_)) = (&self.observer, domain) {
             observer.decided(&Observed(&conclusion));
         }
-        let unmatched = plan.iter().filter(|planned| matches!(planned, Planned::NoLimit)).count();
-        let descriptors = plan.len();
+        let unmatched = planned.plan.iter().filter(|planned| matches!(planned, Planned::NoLimit)).count();
+        let descriptors = planned.plan.len();
         let mut answer = response::answer(conclusion);
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
@@ -350,17 +356,18 @@ impl Limiter {
     }
 
     /// Removes checks from the batch that need no store.
-    fn skip_checks(&self, replacements: &Replacements, plan: &mut Plan, batch: &mut Batch, now: Time) {
-        self.skip_known(plan, batch, now);
-        if !replacements.all.is_empty() && self.is_refused(plan) {
-            skip_counters(plan, batch);
+    fn skip_checks(&self, replacements: &Replacements, planned: &mut PlannedRequest, now: Time) {
+        self.skip_known(planned, now);
+        if !replacements.all.is_empty() && self.is_refused(&planned.plan) {
+            skip_counters(planned);
         }
     }
 
     /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
     /// together or not at all.
     #[expect(clippy::indexing_slicing, reason = "there is an item for each check of the batch")]
-    fn skip_known(&self, plan: &mut Plan, batch: &mut Batch, now: Time) {
+    fn skip_known(&self, planned: &mut PlannedRequest, now: Time) {
+        let batch = &mut planned.batch;
         let Some(cache) = self.over_limit.as_ref().filter(|_| !batch.checks().is_empty()) else { return };
         // A read and a shadow's hold need the counter.
         let is_decided = |check: &Check| match &check.hold {
@@ -401,21 +408,23 @@ impl Limiter {
             None => skipped.then_some(CounterSource::Assumed { over: false }),
         });
         let instead = instead.collect();
-        remove_checks(plan, batch, &instead);
+        remove_checks(planned, &instead);
     }
 }
 
 /// Removes checks from the batch of a request that an override refuses, so that it needs no store, and a blocked caller
 /// does not use up the counters that it shares with others. What is given back is counted.
-fn skip_counters(plan: &mut Plan, batch: &mut Batch) {
-    let instead = batch.checks().iter().map(|check| check.takes().then_some(CounterSource::Uncounted));
+fn skip_counters(planned: &mut PlannedRequest) {
+    let instead =
+        planned.batch.checks().iter().map(|check| check.takes().then_some(CounterSource::Uncounted));
     let instead = instead.collect();
-    remove_checks(plan, batch, &instead);
+    remove_checks(planned, &instead);
 }
 
 /// Removes the checks that have another source instead.
 #[expect(clippy::indexing_slicing, reason = "there is an item for each check of the batch")]
-fn remove_checks(plan: &mut Plan, batch: &mut Batch, instead: &SmallVec<[Option<CounterSource>; 4]>) {
+fn remove_checks(planned: &mut PlannedRequest, instead: &SmallVec<[Option<CounterSource>; 4]>) {
+    let PlannedRequest { plan, batch } = planned;
     batch.retain(|index| instead[index].is_none());
     let mut kept = 0;
     let limits = plan.iter_mut().flat_map(|planned| match planned {

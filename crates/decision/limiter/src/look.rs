@@ -8,13 +8,13 @@ use std::sync::Arc;
 use super::{
     Limiter, Served,
     outcome::outcome,
-    plan::{self, CounterSource, LimitCheck, Plan, Planned, Scope},
+    plan::{self, CounterSource, LimitCheck, Plan, Planned, PlannedRequest},
     replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
 use clock::Time;
 use counters::{Batch, Closing, Counting, OpenHold, Resets};
-use limit::{Hits, InForce, Limit};
+use limit::{InForce, Limit};
 use metrics::{Stats, StatsOptions};
 use overrides::{Action, Found};
 
@@ -52,8 +52,7 @@ struct Reading {
     served: Arc<Served>,
     replacements: Replacements,
     overridden: Vec<Option<Found>>,
-    plan: Plan,
-    batch: Batch,
+    planned: PlannedRequest,
     now: Time,
 }
 
@@ -63,19 +62,20 @@ impl Limiter {
         let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         let (replacements, overridden) = self.replacements(request, &served, now)?;
-        let (mut plan, mut batch) = (Plan::new(), Batch::default());
-        let context = plan::Context { policy: &self.policy, stats: &stats, now, closes: false, names: true };
+        let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
+        let context = plan::Context { stats: &stats, closes: false, names: true };
         let domain = served.rules.domain(request.domain);
-        let scope = Scope { served: &served, replacements: &replacements };
-        plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
-        Ok(Reading { served, replacements, overridden, plan, batch, now })
+        let scope = self.scope(&served, &replacements, now);
+        plan::plan(request, domain, scope, &mut planned, &context);
+        Ok(Reading { served, replacements, overridden, planned, now })
     }
 
     /// Reads the counters of a request's descriptors, without counting.
     #[expect(clippy::expect_used, reason = "overrides without counters are not planned here")]
     pub async fn counters(&self, request: &Request<'_>) -> Result<Vec<Counters>, RequestError> {
-        let Reading { served, replacements, overridden, plan, mut batch, now } = self.reading(request)?;
-        let scope = Scope { served: &served, replacements: &replacements };
+        let Reading { served, replacements, overridden, planned, now } = self.reading(request)?;
+        let PlannedRequest { plan, mut batch } = planned;
+        let scope = self.scope(&served, &replacements, now);
         batch.counting = Counting::ReadOnly;
         if !batch.checks().is_empty() {
             self.store.apply(&mut batch, now).await.map_err(RequestError::Store)?;
@@ -83,8 +83,7 @@ impl Limiter {
         let states = |planned: &Planned| match planned {
             Planned::Limited(limited) => {
                 let state = |check: &LimitCheck| {
-                    let limit = (scope.limit(limited, check), check.source);
-                    let one = outcome(limit, Hits::Take(0), &batch, self.policy.near_limit_ratio, now);
+                    let one = outcome(scope, limited, check, &batch);
                     CounterState {
                         limit: one.limit.clone(),
                         schedule: one.written.scheduled(now),
@@ -107,8 +106,9 @@ impl Limiter {
 
     /// The open holds of the limits of a request's descriptors, at most `most` of each.
     pub async fn holds(&self, request: &Request<'_>, most: usize) -> Result<Vec<ListedHold>, RequestError> {
-        let Reading { served, replacements, plan, batch, now, .. } = self.reading(request)?;
-        let scope = Scope { served: &served, replacements: &replacements };
+        let Reading { served, replacements, planned: PlannedRequest { plan, batch }, now, .. } =
+            self.reading(request)?;
+        let scope = self.scope(&served, &replacements, now);
         let open = self.store.list_holds(&batch, most, now).await.map_err(RequestError::Store)?;
         let limit_of = |index: usize| {
             let limited = plan.iter().filter_map(|planned| match planned {
@@ -138,7 +138,7 @@ impl Limiter {
     /// Resets the counters of a request's descriptors to unused ones, here and in the store. Returns their full keys, by
     /// which other replicas identify them.
     pub async fn reset_counters(&self, request: &Request<'_>) -> Result<Vec<String>, RequestError> {
-        let Reading { mut batch, now, .. } = self.reading(request)?;
+        let Reading { planned: PlannedRequest { mut batch, .. }, now, .. } = self.reading(request)?;
         self.store.reset(&mut batch, now).await.map_err(RequestError::Store)?;
         if let Some(local) = self.local.get() {
             local.remove(&mut batch, now);

@@ -158,7 +158,7 @@ fn set_outcome(
         CounterSource::KnownOver(_) | CounterSource::Assumed { .. } => DecidedBy::OverLimitCache,
     };
     decision.decided_by = if is_overridden && by == DecidedBy::Counter { DecidedBy::Override } else { by };
-    decision.count = outcome.used(conclusion.batch);
+    decision.count = outcome.used(&conclusion.planned.batch);
 }
 
 fn entries<'a>(request: &'a Request<'_>, index: usize) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {

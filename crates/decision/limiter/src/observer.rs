@@ -74,7 +74,7 @@ impl<'a, 'm> Observed<'a, 'm> {
     }
 
     pub fn now(&self) -> Time {
-        self.0.now
+        self.0.scope.now
     }
 
     pub fn is_refused(&self) -> bool {
@@ -83,7 +83,7 @@ impl<'a, 'm> Observed<'a, 'm> {
 
     pub fn descriptors(&self) -> impl Iterator<Item = ObservedDescriptor<'a, 'm>> {
         let conclusion = self.0;
-        let statuses = conclusion.plan.iter().zip(&conclusion.statuses).enumerate();
+        let statuses = conclusion.planned.plan.iter().zip(&conclusion.statuses).enumerate();
         statuses.filter_map(move |(index, (planned, status))| {
             let rule = conclusion.scope.rule_of(planned)?;
             let limited = match planned {
@@ -107,15 +107,9 @@ impl<'a> ObservedDescriptor<'a, '_> {
         let limited = self.limited.into_iter();
         limited.flat_map(|limited| limited.limits.iter().map(move |check| (limited, check))).map(
             move |(limited, check)| {
-                let written = conclusion.scope.limit(limited, check);
-                let (hits, ratio) = (limited.hits, conclusion.policy.near_limit_ratio);
-                let is_over = || {
-                    outcome((written, check.source), hits, conclusion.batch, ratio, conclusion.now)
-                        .decision
-                        .over
-                };
-                let limit = written.at(conclusion.now);
-                ObservedLimit { index: check.index, limit, hits, is_over: self.is_over && is_over() }
+                let outcome = outcome(conclusion.scope, limited, check, &conclusion.planned.batch);
+                let is_over = self.is_over && outcome.decision.over;
+                ObservedLimit { index: check.index, limit: outcome.limit, hits: limited.hits, is_over }
             },
         )
     }

@@ -2,8 +2,7 @@
 //!
 //! `conclude` calls this for each descriptor once the store has set the verdicts of its checks.
 
-use super::plan::{CounterSource, Limited, Scope};
-use clock::Time;
+use super::plan::{CounterSource, LimitCheck, Limited, Scope};
 use counters::{Batch, Held};
 use limit::{Hits, Limit, Verdict, fixed_window::MAX_HITS};
 
@@ -83,27 +82,19 @@ pub(super) struct LimitOutcome<'a> {
 ///
 /// Among limits that reject the request it is the one with the longest wait. Otherwise it is the one with the smallest
 /// part remaining, because it will be the first to reject.
-pub(super) fn governing<'a>(
-    scope: Scope<'a>,
-    limited: &Limited,
-    batch: &Batch,
-    near_ratio: f32,
-    now: Time,
-) -> Option<LimitOutcome<'a>> {
-    let outcomes = limited.limits.iter().map(|check| {
-        let limit = scope.limit(limited, check);
-        outcome((limit, check.source), limited.hits, batch, near_ratio, now)
-    });
+pub(super) fn governing<'a>(scope: Scope<'a>, limited: &Limited, batch: &Batch) -> Option<LimitOutcome<'a>> {
+    let outcomes = limited.limits.iter().map(|check| outcome(scope, limited, check, batch));
     outcomes.reduce(|first, next| if next.governs(&first) { next } else { first })
 }
 
 pub(super) fn outcome<'a>(
-    (written, source): (&'a Limit, CounterSource),
-    hits: Hits,
+    scope: Scope<'a>,
+    limited: &Limited,
+    check: &LimitCheck,
     batch: &Batch,
-    near_ratio: f32,
-    now: Time,
 ) -> LimitOutcome<'a> {
+    let (written, source, hits) = (scope.limit(limited, check), check.source, limited.hits);
+    let (near_ratio, now) = (scope.policy.near_limit_ratio, scope.now);
     let limit = written.at(now);
     let capacity = limit.algorithm.capacity();
     let (verdict, decision) = match source {
@@ -205,6 +196,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use clock::Time;
     use limit::{FixedWindow, Unit, Window, fixed_window};
 
     fn counted(limit: u64, ratio: f32, hits: Hits, after: u64) -> LimitDecision {

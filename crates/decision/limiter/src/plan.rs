@@ -96,11 +96,20 @@ pub(super) enum Handle {
     LookedUp(Arc<RuleStats>),
 }
 
-/// The rules and replacements by which a request was planned.
+/// A planned request: what its descriptors are limited by, and the checks of their counters.
+pub(super) struct PlannedRequest {
+    pub(super) plan: Plan,
+    pub(super) batch: Batch,
+}
+
+/// By what a request is decided.
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub(super) served: &'a Served,
     pub(super) replacements: &'a Replacements,
+    pub(super) policy: &'a Policy,
+    /// The time of the whole decision.
+    pub(super) now: Time,
 }
 
 impl<'a> Scope<'a> {
@@ -144,7 +153,8 @@ impl<'a> Scope<'a> {
 
     /// True for a quota, by its rule or `QUOTA_MODE`. A block is not one: it rejects the request even if other quotas have
     /// hits left.
-    pub(super) fn is_quota(self, planned: &Planned, quota_mode: bool) -> bool {
+    pub(super) fn is_quota(self, planned: &Planned) -> bool {
+        let quota_mode = self.policy.quota_mode;
         match planned {
             Planned::Closes => false,
             Planned::Limited(limited) => {
@@ -172,7 +182,7 @@ pub(super) fn plan(
     request: &Request<'_>,
     domain: Option<&Domain>,
     scope: Scope<'_>,
-    (plan, batch): (&mut Plan, &mut Batch),
+    PlannedRequest { plan, batch }: &mut PlannedRequest,
     context: &Context<'_>,
 ) {
     let Some(domain) = domain else {
@@ -224,25 +234,20 @@ pub(super) fn plan(
             return rule_match.id().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().enumerate().filter(|(_, limit)| !is_replaced(limit));
-        let limits = limits.map(|(index, limit)| (index, limit.at(context.now)));
+        let limits = limits.map(|(index, limit)| (index, limit.at(scope.now)));
         Planned::Limited(checks(request, index, &rule_match, limits, scope, batch, context))
     };
     plan.extend((0..request.descriptors.len()).map(planned));
-    if context.policy.shadow_mode && batch.has_holds() {
+    if scope.policy.shadow_mode && batch.has_holds() {
         // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
         batch.refuse_nothing();
     } else if batch.counting == Counting::StopWhenOver || batch.has_holds() {
-        add_free_candidates(request, scope, (plan, batch), context.policy);
+        add_free_candidates(request, scope, plan, batch);
     }
 }
 
 /// Adds the quotas that cannot be exhausted, beside which the others do not refuse the request.
-fn add_free_candidates(
-    request: &Request<'_>,
-    scope: Scope<'_>,
-    (plan, batch): (&Plan, &mut Batch),
-    policy: &Policy,
-) {
+fn add_free_candidates(request: &Request<'_>, scope: Scope<'_>, plan: &Plan, batch: &mut Batch) {
     for (index, planned) in plan.iter().enumerate() {
         let is_free = match planned {
             // No candidates, as in the Go service.
@@ -250,8 +255,8 @@ fn add_free_candidates(
             Planned::Limited(limited) => scope.is_shadow(limited),
             Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => true,
         };
-        if is_free && scope.is_quota(planned, policy.quota_mode) {
-            batch.known.add(candidate(request, index, policy), false);
+        if is_free && scope.is_quota(planned) {
+            batch.known.add(candidate(request, index, scope.policy), false);
         }
     }
 }
@@ -263,9 +268,7 @@ fn candidate(request: &Request<'_>, index: usize, policy: &Policy) -> Fit {
 }
 
 pub(super) struct Context<'a> {
-    pub(super) policy: &'a Policy,
     pub(super) stats: &'a Stats,
-    pub(super) now: Time,
     /// The request settles or ends holds.
     pub(super) closes: bool,
     /// The keys of counters are written, as shared stores need them.
@@ -323,7 +326,7 @@ fn checks<'r>(
     context: &Context<'_>,
 ) -> Limited {
     let hits = hits_of(request, index, rule_match.limits().map(Limits::first));
-    let stats = stats_handle(request, index, rule_match, (scope.served, hits), batch.keys(), context);
+    let stats = stats_handle(request, index, rule_match, scope, hits, batch.keys(), context.stats);
     let overridden = rule_match.overridden().cloned();
     let has_metadata = rule_match.matched.as_ref().is_some_and(|matched| matched.metadata().is_some());
     let of = match rule_match.id().filter(|_| rule_match.replaced().is_none()) {
@@ -334,8 +337,7 @@ fn checks<'r>(
         Limited { limits: SmallVec::new(), of, hits, stats, rule: rule_match.id(), overridden, has_metadata };
     if limited.is_blocked() {
         let end = limited.overridden.as_ref().and_then(|found| found.expires);
-        let wait =
-            end.map(|end| Time::from_seconds(end.into()).micros().saturating_sub(context.now.micros()));
+        let wait = end.map(|end| Time::from_seconds(end.into()).micros().saturating_sub(scope.now.micros()));
         let source = CounterSource::Blocked(wait);
         limited.limits.extend(limits.take(1).map(|(index, _)| LimitCheck { index, source }));
         return limited;
@@ -343,25 +345,25 @@ fn checks<'r>(
     // Callers choose the descriptors that an override by entry meets, so their counters have full keys everywhere.
     let is_apart = limited.overridden.as_ref().is_some_and(|found| found.by.is_some() && found.is_limit());
     let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
-    let fit = fit(request, index, scope, &limited, context.policy);
+    let fit = fit(request, index, scope, &limited);
     // All limits of a domain that have no rule count as one rule.
     let rule_hash = rule_match.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
     // A loop, because collecting would make a single limit, the usual case, cost as much as several.
     limits.for_each(|(at, limit)| {
         let start = batch.keys().len();
         let key = CounterKey {
-            prefix: &context.policy.key_prefix,
+            prefix: &scope.policy.key_prefix,
             domain: request.domain,
             entries: request.entries(index),
             matched: rule_match.matched.as_ref(),
             own_levels: rule_match.own_levels(),
             limit,
         };
-        let ids = key.ids(context.now);
+        let ids = key.ids(scope.now);
         let mut end = start;
         if context.names {
-            end = key.write(context.now, batch.keys());
-            if context.policy.full_keys || is_apart {
+            end = key.write(scope.now, batch.keys());
+            if scope.policy.full_keys || is_apart {
                 end = batch.keys().len();
             }
         }
@@ -405,11 +407,11 @@ fn hits_of(request: &Request<'_>, index: usize, limit: Option<&Limit>) -> Hits {
 }
 
 /// What it means for the request that the limits of a descriptor are over, as `conclude` decides it.
-fn fit(request: &Request<'_>, index: usize, scope: Scope<'_>, limited: &Limited, policy: &Policy) -> Fit {
+fn fit(request: &Request<'_>, index: usize, scope: Scope<'_>, limited: &Limited) -> Fit {
     if scope.is_shadow(limited) {
         Fit::Always
-    } else if policy.quota_mode || scope.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode) {
-        candidate(request, index, policy)
+    } else if scope.policy.quota_mode || scope.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode) {
+        candidate(request, index, scope.policy)
     } else {
         Fit::Must
     }
@@ -421,15 +423,16 @@ fn stats_handle(
     request: &Request<'_>,
     index: usize,
     rule_match: &RuleMatch<'_>,
-    (served, hits): (&Served, Hits),
+    scope: Scope<'_>,
+    hits: Hits,
     scratch: &mut String,
-    context: &Context<'_>,
+    stats: &Stats,
 ) -> Handle {
     let entries = request.entries(index);
     let start = scratch.len();
     match &rule_match.matched {
         Some(matched) if matched.is_as_written() => {
-            if let Some(attached) = served.attached.stats(matched.rule.id) {
+            if let Some(attached) = scope.served.attached.stats(matched.rule.id) {
                 count_hits(attached, hits);
                 return Handle::Attached(matched.rule.id);
             }
@@ -450,11 +453,8 @@ fn stats_handle(
             }
         }
     }
-    let found = context.stats.dynamic(
-        request.domain,
-        scratch.get(start..).expect("the name was appended"),
-        context.now,
-    );
+    let name = scratch.get(start..).expect("the name was appended");
+    let found = stats.dynamic(request.domain, name, scope.now);
     scratch.truncate(start);
     count_hits(&found, hits);
     Handle::LookedUp(found)

@@ -7,7 +7,7 @@ use super::{
     Policy, Served,
     answer::Answer,
     conclude, plan,
-    plan::{CounterSource, LimitCheck, Plan, Planned, Scope},
+    plan::{CounterSource, LimitCheck, Plan, Planned, PlannedRequest, Scope},
     replacement,
     request::{Request, RequestError},
     response,
@@ -46,15 +46,15 @@ pub fn preview(
     let stats = Stats::new(StatsOptions::default());
     let domain = served.rules.domain(request.domain);
     let replacements = replacement::of(request, domain, (overrides, policy), now)?;
-    let mut batch = Batch::default();
-    let context = plan::Context { policy, stats: &stats, now, closes: true, names: true };
-    let scope = Scope { served, replacements: &replacements };
-    let mut plan = Plan::new();
-    plan::plan(request, domain, scope, (&mut plan, &mut batch), &context);
-    let counters = plan.iter().map(|planned| counters(scope, planned, &batch)).collect();
-    let overrides = plan.iter().map(|planned| overridden(scope, planned, &batch)).collect();
-    batch.set_all(|check| check.limit.algorithm.assumed(true, check.hits, now));
-    let conclusion = conclude::conclude(&request, scope, (&plan, &batch), policy, &stats, now);
+    let context = plan::Context { stats: &stats, closes: true, names: true };
+    let scope = Scope { served, replacements: &replacements, policy, now };
+    let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
+    plan::plan(request, domain, scope, &mut planned, &context);
+    let PlannedRequest { plan, batch } = &planned;
+    let counters = plan.iter().map(|planned| counters(scope, planned, batch)).collect();
+    let overrides = plan.iter().map(|planned| overridden(scope, planned, batch)).collect();
+    planned.batch.set_all(|check| check.limit.algorithm.assumed(true, check.hits, now));
+    let conclusion = conclude::conclude(&request, scope, &planned, &stats);
     let over_limit = response::answer(conclusion);
     Ok(Preview { counters, overrides, switch: replacements.switch, over_limit })
 }

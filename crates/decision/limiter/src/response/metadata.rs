@@ -22,14 +22,15 @@ use rules::{Metadata, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?, passedBackends?}`.
 pub(super) fn metadata(conclusion: &Conclusion<'_, '_>) -> Option<Metadata> {
-    let detail = conclusion.policy.response.metadata;
+    let detail = conclusion.scope.policy.response.metadata;
     if detail == MetadataDetail::None {
         return None;
     }
     let request = &**conclusion.request;
     let descriptors = request.descriptors.iter().enumerate().map(|(index, one)| {
         let decision = (detail == MetadataDetail::WithLimits).then(|| decision(conclusion, index));
-        let status = conclusion.statuses.get(index).filter(|_| conclusion.policy.response.metadata_codes);
+        let status =
+            conclusion.statuses.get(index).filter(|_| conclusion.scope.policy.response.metadata_codes);
         descriptor(one, status, decision)
     });
     let mut passed = Metadata::new();
@@ -56,16 +57,16 @@ fn available(conclusion: &Conclusion<'_, '_>) -> SmallVec<[usize; 4]> {
     let request = &**conclusion.request;
     let code = |index: usize| conclusion.statuses.get(index).map(|status| status.code);
     let passed = (0..conclusion.statuses.len()).filter(|index| code(*index) == Some(Code::Ok));
-    if !conclusion.policy.quota_groups {
+    if !conclusion.scope.policy.quota_groups {
         return passed.collect();
     }
-    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned, conclusion.policy.quota_mode);
-    let quotas = conclusion.plan.iter().enumerate().filter(|(_, planned)| is_quota(planned));
+    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned);
+    let quotas = conclusion.planned.plan.iter().enumerate().filter(|(_, planned)| is_quota(planned));
     let exhausted = quotas.filter(|(index, _)| code(*index) == Some(Code::OverLimit));
     let exhausted: SmallVec<[GroupKey<'_>; 4]> =
         exhausted.map(|(index, _)| GroupKey::of(request.entries(index))).collect();
     let is_available = |index: &usize| {
-        !conclusion.plan.get(*index).is_some_and(is_quota)
+        !conclusion.planned.plan.get(*index).is_some_and(is_quota)
             || !exhausted.contains(&GroupKey::of(request.entries(*index)))
     };
     passed.filter(is_available).collect()
@@ -74,14 +75,14 @@ fn available(conclusion: &Conclusion<'_, '_>) -> SmallVec<[usize; 4]> {
 /// The backends and models with quota left, each once, as the load balancer of Envoy's AI gateway reads them; `None`
 /// without quotas.
 fn passed_backends(conclusion: &Conclusion<'_, '_>, available: &[usize]) -> Option<Value> {
-    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned, conclusion.policy.quota_mode);
-    if !conclusion.policy.quota_groups || !conclusion.plan.iter().any(is_quota) {
+    let is_quota = |planned: &Planned| conclusion.scope.is_quota(planned);
+    if !conclusion.scope.policy.quota_groups || !conclusion.planned.plan.iter().any(is_quota) {
         return None;
     }
     let mut pairs = Vec::new();
     for index in available {
         // As in the Go service, an unlimited descriptor is no candidate.
-        let is_unlimited = matches!(conclusion.plan.get(*index), Some(Planned::Unlimited(_)));
+        let is_unlimited = matches!(conclusion.planned.plan.get(*index), Some(Planned::Unlimited(_)));
         if let GroupKey::Backend { backend, model } = GroupKey::of(conclusion.request.entries(*index))
             && !is_unlimited
             && !pairs.contains(&(backend, model))
@@ -116,7 +117,7 @@ fn descriptor(descriptor: &Descriptor<'_>, status: Option<&Status>, decision: Op
 /// governs the descriptor.
 fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
     let outcome = conclusion.outcome(index);
-    let planned = conclusion.plan.get(index);
+    let planned = conclusion.planned.plan.get(index);
     let (why, overridden) = match planned {
         Some(Planned::Unlimited(_)) => ("unlimited", None),
         Some(Planned::Allowed(_, found)) => ("allowed", Some(found)),
@@ -128,7 +129,7 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
         }
         Some(Planned::NoLimit) | None => ("no_rule", None),
     };
-    let held = outcome.and_then(|outcome| outcome.held(conclusion.batch));
+    let held = outcome.and_then(|outcome| outcome.held(&conclusion.planned.batch));
     let retry_after =
         outcome.filter(|outcome| outcome.decision.over).and_then(|outcome| outcome.retry_after());
     fields([

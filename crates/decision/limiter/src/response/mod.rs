@@ -33,7 +33,7 @@ const MAX_SHOWN: usize = 16;
 pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let mut response_headers = headers(&conclusion);
     let mut request_headers = Vec::new();
-    if let Some(names) = &conclusion.policy.response.request_headers {
+    if let Some(names) = &conclusion.scope.policy.response.request_headers {
         request_headers.extend(closest(&conclusion, names).into_iter().flatten());
     }
     let (body, content_type) = body(&conclusion).unzip();
@@ -51,7 +51,7 @@ fn body(conclusion: &Conclusion<'_, '_>) -> Option<(String, Header)> {
     let limited = conclusion.limited(index)?;
     let rule = conclusion.scope.rule_of_limits(limited);
     let own = rule.and_then(|rule| rule.over_limit_body.as_deref());
-    let template = own.or(conclusion.policy.response.over_limit_body.as_ref())?;
+    let template = own.or(conclusion.scope.policy.response.over_limit_body.as_ref())?;
     if template.is_empty() {
         return None;
     }
@@ -94,7 +94,7 @@ fn header(name: &Arc<str>, value: String) -> Header {
 /// All headers except the body's `content-type`.
 fn headers(conclusion: &Conclusion<'_, '_>) -> Vec<Header> {
     let ResponseOptions { headers, all_headers, retry_after, policy_headers, .. } =
-        &conclusion.policy.response;
+        &conclusion.scope.policy.response;
     let mut all = Vec::new();
     if *all_headers {
         all.extend(of_every_descriptor(&conclusion.statuses));
@@ -126,13 +126,13 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
     let mut shown = Vec::new();
     // The descriptor that rejects the request is always shown.
     let late = conclusion.governs.filter(|index| *index >= MAX_SHOWN);
-    for index in late.into_iter().chain(0..conclusion.plan.len()) {
+    for index in late.into_iter().chain(0..conclusion.planned.plan.len()) {
         add_policies(conclusion, index, &mut shown);
     }
     let (mut policies, mut states) = (String::new(), String::new());
     for ShownPolicy { policy, limit, outcome } in &shown {
         policies.push_str(separator(&policies));
-        policy.write(limit, conclusion.now, &mut policies);
+        policy.write(limit, conclusion.scope.now, &mut policies);
         if let Some(outcome) = outcome {
             let (separator, name) = (separator(&states), policy.name());
             // Writing to a String cannot fail.
@@ -151,7 +151,7 @@ fn add_policies<'a>(conclusion: &Conclusion<'a, '_>, index: usize, shown: &mut V
     let Some((limited, governing)) = limited.zip(conclusion.outcome(index)) else { return };
     for check in &limited.limits {
         let written = conclusion.scope.limit(limited, check);
-        let limit = written.at(conclusion.now);
+        let limit = written.at(conclusion.scope.now);
         let mut policy = policy_of(conclusion, index, limited, written);
         if written.schedule.is_some() {
             policy = Cow::Owned(policy.in_force(limit));
