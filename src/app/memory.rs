@@ -6,7 +6,6 @@ use http2::Budget;
 
 use super::parts::App;
 use admin::MemoryUse;
-use metrics::{Samples, names};
 use settings::{Bound, Memory};
 
 /// The budgets whose parts are charged byte by byte.
@@ -75,10 +74,3 @@ impl App {
 
 /// The memory of an open hold.
 const HOLD: u64 = 1024;
-
-pub(super) fn sample(samples: &mut Samples<'_>, limit: usize, uses: &[MemoryUse]) {
-    samples.value(&names::MEMORY_LIMIT, limit as u64);
-    samples.values(&names::MEMORY_BOUND, uses.iter().map(|one| ([one.name], one.bytes as u64)));
-    let used = uses.iter().filter_map(|one| Some(([one.name], one.used? as u64)));
-    samples.values(&names::MEMORY_USED, used);
-}

@@ -25,6 +25,7 @@ use admin::Api;
 use clock::{Clock, SystemClock};
 use faults::panics::Boundary;
 use fleet::Change;
+pub use gauges::documentation;
 use net::edges::Edges;
 use pages::{Pages, Threads};
 use parts::{App, Link, Linked};

@@ -165,7 +165,7 @@ impl Pages {
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
         let rendered = app.clone();
         let metrics_page = Arc::new(MetricsPage::new(path, pages, move || {
-            rendered.stats.render(&|samples| rendered.gauges().sample(samples))
+            rendered.stats.render(&|samples| rendered.sample(samples))
         }));
         let debug_pages = Arc::new(DebugPages::new(
             app.source.clone(),

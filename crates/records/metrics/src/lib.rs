@@ -1,7 +1,7 @@
 //! Metrics of the rules and of the service.
 //!
 //! Reading order: `rule` and `service` hold the counters, which [`shard`] spreads over cores; `registry` finds a rule's
-//! counters by name; `names` declares every metric; `prometheus` yields the samples and [`mapper`] renames them. The
+//! counters by name; [`rows`] declares the metrics with their values; `prometheus` makes the page and [`mapper`] renames it. The
 //! limiter, the source of rules and the server count, with ready handles ([`RuleStats`]) and in the shard of their
 //! worker; the server and statsd read the sums.
 //!
@@ -34,11 +34,11 @@ pub mod page;
 mod prometheus;
 mod registry;
 mod room;
+pub mod rows;
 pub mod rule;
 mod service;
 pub mod shard;
 pub mod statsd_names;
-mod stores;
 #[cfg(test)]
 mod tests;
 mod unknown_domains;
@@ -59,7 +59,7 @@ pub use self::{
     domains::{DomainRequests, DomainStats, LENIENT, ResponseCode, UNKNOWN_DOMAIN},
     histogram::Histogram,
     holds::{HoldBound, HoldEnd, Holds, RuleHolds},
-    names::{Metric, MetricType, RuleCounter, documentation},
+    names::{Metric, MetricType, RuleCounter},
     page::{Samples, Value},
     prometheus::{CONTENT_TYPE, Gauges},
     rule::RuleStats,
