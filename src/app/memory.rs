@@ -64,7 +64,7 @@ impl App {
             Bound::QueuedSettles => of_many(self.limiter.queued_closings() as u64),
             Bound::Overrides => Some(self.keeper.index().usage().bytes),
             Bound::RecentRequests => self.recent_requests.as_ref().map(|requests| requests.bytes()),
-            Bound::Leases => self.store.leases().and_then(|leases| of_many(leases.keys)),
+            Bound::Leases => self.store.leases().and_then(|leases| of_many(leases.keys as u64)),
             Bound::LocalCache => self.over_limit.as_ref().map(|cache| cache.usage().keys.bytes),
             Bound::Series => of_many(self.stats.series() as u64),
             Bound::Rules | Bound::HttpConnections => None,

@@ -298,7 +298,7 @@ impl Store for Watched {
         self.store.close()
     }
 
-    fn leases(&self) -> Option<LeaseUsage> {
+    fn leases(&self) -> Option<LeaseUsage<'_>> {
         self.store.leases()
     }
 

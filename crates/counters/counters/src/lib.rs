@@ -90,7 +90,7 @@ pub trait Store: Send + Sync {
         Box::pin(std::future::ready(()))
     }
 
-    fn leases(&self) -> Option<LeaseUsage> {
+    fn leases(&self) -> Option<LeaseUsage<'_>> {
         None
     }
 

@@ -69,8 +69,8 @@ pub use self::{
     },
     shard::{Counter, ShardCount},
     usage::{
-        Distribution, FailureReason, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage, TableUsage,
-        count_dropped_log_lines, log_lines_dropped,
+        Distribution, FailureReason, LeaseCounts, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage,
+        TableUsage, count_dropped_log_lines, log_lines_dropped,
     },
 };
 
@@ -85,8 +85,6 @@ pub const DEFAULT_MAX_SERIES: usize = 10_000;
 pub struct StatsOptions {
     /// The bound on series made from requests (`METRICS_MAX_SERIES`).
     pub max_series: usize,
-    /// The shards of each counter, so that workers do not contend.
-    pub shards: ShardCount,
     pub commit: &'static str,
     /// Hits over the limit pass, by `SHADOW_MODE`.
     pub shadow_mode: bool,
@@ -94,8 +92,7 @@ pub struct StatsOptions {
 
 impl Default for StatsOptions {
     fn default() -> Self {
-        let shards = ShardCount::for_workers(1);
-        Self { max_series: DEFAULT_MAX_SERIES, shards, commit: "unknown", shadow_mode: false }
+        Self { max_series: DEFAULT_MAX_SERIES, commit: "unknown", shadow_mode: false }
     }
 }
 
@@ -154,14 +151,14 @@ impl Stats {
     pub fn new(options: StatsOptions) -> Self {
         let room = Room::new(options.max_series);
         Self {
-            registry: Registry::new(room.clone(), options.shards),
-            unknown_domains: UnknownDomains::new(&room, options.shards),
-            domains: Domains::new(options.shards),
-            holds: Holds::new(options.shards),
+            registry: Registry::new(room.clone()),
+            unknown_domains: UnknownDomains::new(&room),
+            domains: Domains::new(),
+            holds: Holds::new(),
             in_service: Mutex::default(),
             not_enforced: Mutex::default(),
             room,
-            service: ServiceStats::new(options.shards),
+            service: ServiceStats::default(),
             exposition: Exposition::default(),
             commit: options.commit,
             shadow_mode: options.shadow_mode,

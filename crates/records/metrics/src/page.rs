@@ -3,7 +3,10 @@
 //! `prometheus` yields every sample once, in the order of the page. The page writes them in this order, so that a page
 //! of many series is never in memory twice; a mapper and the statsd sinks use those that have a statsd name.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use super::{
     histogram::Snapshot,
@@ -28,6 +31,12 @@ impl From<u64> for Value<'_> {
 impl From<usize> for Value<'_> {
     fn from(number: usize) -> Self {
         Self::Whole(number as u64)
+    }
+}
+
+impl From<&AtomicU64> for Value<'_> {
+    fn from(counter: &AtomicU64) -> Self {
+        Self::Whole(counter.load(Relaxed))
     }
 }
 

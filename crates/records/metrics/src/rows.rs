@@ -3,7 +3,8 @@
 use std::env::consts::{ARCH, OS};
 
 use super::{
-    HoldBound, HoldEnd, LeaseUsage, PoolUsage, Stats, StoreKind, StoreUsage,
+    HoldBound, HoldEnd, LeaseUsage, PoolUsage, ResponseCode, Stats, StoreKind, StoreUsage,
+    domains::UNMATCHED_DESCRIPTORS,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, Unauthorized},
 };
 use crate::{FailureReason, Samples, Value, log_lines_dropped, rows};
@@ -53,10 +54,11 @@ rows! { pub REQUESTS = requests(stats: &Stats)
             .map(|(policy, why)| ([policy.name(), why.name()], stats.service.store_failures(policy, why).get()));
         "Requests decided by the failure policy because their counters were not reached in time.";
     Counter "tollgate_requests_total" ["domain", "code"]
-        = stats.domains.totals().iter().map(|(domain, code, n)| ([&**domain, code.name()], *n));
+        = stats.domains.counts().iter()
+            .flat_map(|(domain, counts)| ResponseCode::ALL.map(|code| ([&**domain, code.name()], counts[code as usize])));
         "Requests by domain and overall code: ok, over_limit or error. Domain __unknown__ stands for domains without rules, and for requests rejected before their domain was looked up.";
     Counter "tollgate_unmatched_descriptors_total" ["domain"]
-        = stats.domains.unmatched().iter().map(|(domain, n)| ([&**domain], *n));
+        = stats.domains.counts().iter().map(|(domain, counts)| ([&**domain], counts[UNMATCHED_DESCRIPTORS]));
         "Descriptors that meet no rule, and those of domains without rules as __unknown__.";
     Gauge "tollgate_not_enforced" ["domain", "why"]
         = lock(&stats.not_enforced).iter().map(|labels| (labels.each_ref().map(|label| &**label), 1_u64));
@@ -186,7 +188,7 @@ rows! { pub MEMCACHED = memcached(pool: &PoolUsage)
         "Checks per pipeline.";
 }
 
-rows! { pub LEASES = leases(leases: &LeaseUsage)
+rows! { pub LEASES = leases(leases: &LeaseUsage<'_>)
     Gauge "tollgate_lease_keys" = leases.keys;
         "Keys with a lease; absent until a key is hot.";
     Gauge "tollgate_lease_keys_max" = leases.max_keys;
@@ -195,18 +197,18 @@ rows! { pub LEASES = leases(leases: &LeaseUsage)
         "Unspent hits in leases.";
     Counter "tollgate_lease_hits_total" = leases.hits;
         "Checks that a lease decided without the store.";
-    Counter "tollgate_lease_waits_total" = leases.waits;
+    Counter "tollgate_lease_waits_total" = &leases.counts.waits;
         "Checks of hot keys that waited for the store.";
     Counter "tollgate_lease_grants_total" ["result"]
-        = [(["granted"], leases.grants), (["refused"], leases.ungranted)];
+        = [(["granted"], &leases.counts.grants), (["refused"], &leases.counts.ungranted)];
         "Requests for leases by result: granted, or refused if the limit had too few hits left or the reply was lost.";
-    Counter "tollgate_lease_granted_total" = leases.granted;
+    Counter "tollgate_lease_granted_total" = &leases.counts.granted;
         "Hits leased.";
-    Counter "tollgate_lease_returned_total" = leases.returned;
+    Counter "tollgate_lease_returned_total" = &leases.counts.returned;
         "Leased hits returned unspent.";
-    Counter "tollgate_lease_expired_total" = leases.expired;
+    Counter "tollgate_lease_expired_total" = &leases.counts.expired;
         "Leased hits that were not spent before their window ended, or were lost with their counter.";
-    Counter "tollgate_lease_evictions_total" = leases.evicted;
+    Counter "tollgate_lease_evictions_total" = &leases.counts.evicted;
         "Leases that ended because LEASE_MAX_KEYS was reached.";
 }
 
