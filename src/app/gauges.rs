@@ -48,15 +48,13 @@ rows! { LOCAL_CACHE = local_cache(cache: &CacheUsage)
 }
 
 rows! { DECISION_LOG = decision_log(lines: u64, dropped: u64)
-    Counter "tollgate_decision_log_lines_total" = lines;
-        "Lines of the decision log; absent without DECISION_LOG.";
+    Counter "tollgate_decision_log_lines_total" = lines; "Lines of the decision log; absent without DECISION_LOG.";
     Counter "tollgate_decision_log_dropped_total" = dropped;
         "Decisions that were not logged because there were too many, or because the log could not be written.";
 }
 
 rows! { REQUEST_LOG = request_log(lines: u64, dropped: u64)
-    Counter "tollgate_request_log_lines_total" = lines;
-        "Requests in the request log; absent without REQUEST_LOG.";
+    Counter "tollgate_request_log_lines_total" = lines; "Requests in the request log; absent without REQUEST_LOG.";
     Counter "tollgate_request_log_dropped_total" = dropped;
         "Requests that were not recorded because there were too many, or because the log could not be written.";
 }
@@ -106,10 +104,8 @@ rows! { RULES = rules(state: &ReloadState, hash: Option<&str>)
         "Always 1; the label is the hash of the rules in force, equal on replicas with the same rules.";
     Gauge "tollgate_rules_files" = state.files;
         "Files, or resources of a control plane, that the rules were read from.";
-    Gauge "tollgate_rules_domains" = state.domains;
-        "Domains with rules.";
-    Gauge "tollgate_rules" = state.rules;
-        "Rules with a limit.";
+    Gauge "tollgate_rules_domains" = state.domains; "Domains with rules.";
+    Gauge "tollgate_rules" = state.rules; "Rules with a limit.";
 }
 
 rows! { LIMITS = limits(limits: &[RuleLimit])
@@ -124,12 +120,9 @@ rows! { LIMITS = limits(limits: &[RuleLimit])
 rows! { XDS = control_plane(state: &xds::SubscriptionState)
     Gauge "tollgate_xds_connected" = u64::from(state.connected);
         "1 while the control plane is connected; otherwise rules do not change.";
-    Counter "tollgate_xds_reconnects_total" = state.reconnects;
-        "Attempts to reconnect to the control plane.";
-    Counter "tollgate_xds_updates_total" = state.updates;
-        "Responses of the control plane.";
-    Counter "tollgate_xds_nacks_total" = state.refused;
-        "Rejected responses of the control plane.";
+    Counter "tollgate_xds_reconnects_total" = state.reconnects; "Attempts to reconnect to the control plane.";
+    Counter "tollgate_xds_updates_total" = state.updates; "Responses of the control plane.";
+    Counter "tollgate_xds_nacks_total" = state.refused; "Rejected responses of the control plane.";
     Gauge "tollgate_xds_version" ["version"] = state.version.iter().map(|version| ([&**version], 1_u64));
         "Always 1; the label is the last accepted version.";
 }
@@ -140,15 +133,12 @@ rows! { OVERRIDES = overrides(overrides: &Usage, holds: u64, queued: usize)
         "Overrides in force: limit, block, allow or shadow.";
     Gauge "tollgate_holds" = holds;
         "Open holds: in memory of all counters; in Redis, by the sweep of each second, the requests that hold, in a cluster those in the slots that this replica has used.";
-    Gauge "tollgate_holds_queued" = queued;
-        "Settles and ends that the store has not taken yet; they are repeated.";
-    Gauge "tollgate_overrides_bytes" = overrides.bytes;
-        "Memory of the overrides.";
+    Gauge "tollgate_holds_queued" = queued; "Settles and ends that the store has not taken yet; they are repeated.";
+    Gauge "tollgate_overrides_bytes" = overrides.bytes; "Memory of the overrides.";
 }
 
 rows! { MEMORY = memory(limit: usize, bounds: &[MemoryUse])
-    Gauge "tollgate_memory_limit_bytes" = limit;
-        "Memory that the process may use (MEMORY_LIMIT).";
+    Gauge "tollgate_memory_limit_bytes" = limit; "Memory that the process may use (MEMORY_LIMIT).";
     Gauge "tollgate_memory_bound_bytes" ["bound"] = bounds.iter().map(|one| ([one.name], one.bytes));
         "Bound on a part of the memory; together they leave a quarter of the limit free.";
     Gauge "tollgate_memory_used_bytes" ["bound"] = bounds.iter().filter_map(|one| Some(([one.name], one.used?)));
@@ -181,8 +171,9 @@ impl App {
             limits(samples, &limits::in_force(&served.rules, index, now, most));
         }
         self.xds.iter().for_each(|status| control_plane(samples, &status.state()));
-        let held = self.store.usage().or_else(|| self.limiter.local_usage());
-        held.iter().for_each(|usage| rows::store(samples, usage));
+        if let Some(held) = self.store.usage().or_else(|| self.limiter.local_usage()) {
+            rows::store(samples, &held);
+        }
         let (open, queued) = (self.limiter.open_holds(), self.limiter.queued_closings());
         overrides(samples, &index.usage(), open, queued);
         memory(samples, self.memory.limit, &self.memory_use());

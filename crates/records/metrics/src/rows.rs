@@ -16,12 +16,10 @@ use faults::{OnStoreFailure, mutex::lock, panics};
 rows! { pub RULES
     Counter "ratelimit_service_rate_limit_total_hits" ["domain", "key1", "key2"];
         "Hits on the rule, before the decision.";
-    Counter "ratelimit_service_rate_limit_over_limit" ["domain", "key1", "key2"];
-        "Hits over the rule's limit.";
+    Counter "ratelimit_service_rate_limit_over_limit" ["domain", "key1", "key2"]; "Hits over the rule's limit.";
     Counter "ratelimit_service_rate_limit_near_limit" ["domain", "key1", "key2"];
         "Hits between the near threshold (NEAR_LIMIT_RATIO) and the rule's limit.";
-    Counter "ratelimit_service_rate_limit_within_limit" ["domain", "key1", "key2"];
-        "Hits within the rule's limit.";
+    Counter "ratelimit_service_rate_limit_within_limit" ["domain", "key1", "key2"]; "Hits within the rule's limit.";
     Counter "ratelimit_service_rate_limit_over_limit_with_local_cache" ["domain", "key1", "key2"];
         "Hits over the rule's limit that the local cache rejected without the store.";
     Counter "ratelimit_service_rate_limit_shadow_mode" ["domain", "key1", "key2"];
@@ -83,8 +81,7 @@ rows! { pub SERVICE = service(stats: &Stats)
         "Panics by the interrupted work; the log has backtraces.";
     Counter "tollgate_log_lines_dropped_total" = &LOG_LINES_DROPPED;
         "Log lines dropped because standard error was not read in time, or its disk is full.";
-    Gauge "tollgate_connections_open" = stats.service.connections_open();
-        "Open gRPC connections.";
+    Gauge "tollgate_connections_open" = stats.service.connections_open(); "Open gRPC connections.";
     Counter "tollgate_connections_accepted_total" = stats.service.connections_accepted.get();
         "Accepted gRPC connections.";
     Counter "tollgate_connections_refused_total" ["port", "reason"] = pairs(Port::ALL, ConnectionRefused::ALL)
@@ -145,37 +142,30 @@ rows! { pub REDIS = redis(pools: &[&PoolUsage])
         "Connections that replaced a lost one.";
     Gauge "tollgate_redis_breakers_open" ["pool"] = each(pools, |pool| pool.breakers_open);
         "Connections whose breaker is open: nothing is sent until a probe is answered in time.";
-    Gauge "tollgate_redis_queued_checks" ["pool"] = each(pools, |pool| pool.queued);
-        "Queued checks.";
+    Gauge "tollgate_redis_queued_checks" ["pool"] = each(pools, |pool| pool.queued); "Queued checks.";
     Gauge "tollgate_redis_queued_checks_max" ["pool"] = each(pools, |pool| pool.max_queued);
         "Maximum number of queued checks; further ones are decided by STORE_FAILURE_POLICY.";
     Gauge "tollgate_redis_outstanding_checks_max" ["pool"] = each(pools, |pool| pool.max_outstanding);
         "Maximum number of queued and sent checks: the measured number that Redis answers within REDIS_TIMEOUT.";
     Counter "tollgate_redis_shed_checks_total" ["pool", "reason"] = of_each(pools, |pool| &pool.shed);
         "Checks that were not sent: overloaded if more were queued than Redis answers in time, late if they were queued too long.";
-    Counter "tollgate_redis_errors_total" ["pool", "kind"] = of_each(pools, |pool| &pool.errors);
-        "Failures by kind.";
+    Counter "tollgate_redis_errors_total" ["pool", "kind"] = of_each(pools, |pool| &pool.errors); "Failures by kind.";
     Counter "tollgate_redis_command_denied_total" ["pool", "command"] = of_each(pools, |pool| &pool.denied);
         "Commands that Redis denied: missing permission, or unknown command.";
     Counter "tollgate_redis_keys_without_expiry_total" ["pool"] = each(pools, |pool| pool.without_expiry);
         "Counters without an expiry because Redis refused to set it.";
     Histogram "tollgate_redis_operation_seconds" ["pool"] = each(pools, |pool| &pool.operation_time);
         "Pipeline latency, from sending to the last reply.";
-    Histogram "tollgate_redis_batch_checks" ["pool"] = each(pools, |pool| &pool.batch_size);
-        "Checks per pipeline.";
+    Histogram "tollgate_redis_batch_checks" ["pool"] = each(pools, |pool| &pool.batch_size); "Checks per pipeline.";
 }
 
 rows! { pub MEMCACHED = memcached(pool: &PoolUsage)
-    Gauge "tollgate_memcached_connections_open" = pool.connections;
-        "Open connections to memcached.";
-    Counter "tollgate_memcached_connections_opened_total" = pool.opened;
-        "Opened connections to memcached.";
-    Counter "tollgate_memcached_reconnects_total" = pool.reconnects;
-        "Connections that replaced a lost one.";
+    Gauge "tollgate_memcached_connections_open" = pool.connections; "Open connections to memcached.";
+    Counter "tollgate_memcached_connections_opened_total" = pool.opened; "Opened connections to memcached.";
+    Counter "tollgate_memcached_reconnects_total" = pool.reconnects; "Connections that replaced a lost one.";
     Gauge "tollgate_memcached_breakers_open" = pool.breakers_open;
         "Connections whose breaker is open: nothing is sent until a probe is answered in time.";
-    Gauge "tollgate_memcached_queued_checks" = pool.queued;
-        "Queued checks.";
+    Gauge "tollgate_memcached_queued_checks" = pool.queued; "Queued checks.";
     Gauge "tollgate_memcached_queued_checks_max" = pool.max_queued;
         "Maximum number of queued checks; further ones are decided by STORE_FAILURE_POLICY.";
     Gauge "tollgate_memcached_outstanding_checks_max" = pool.max_outstanding;
@@ -186,28 +176,20 @@ rows! { pub MEMCACHED = memcached(pool: &PoolUsage)
         "Failures by kind.";
     Histogram "tollgate_memcached_operation_seconds" = &pool.operation_time;
         "Pipeline latency, from sending to the last reply.";
-    Histogram "tollgate_memcached_batch_checks" = &pool.batch_size;
-        "Checks per pipeline.";
+    Histogram "tollgate_memcached_batch_checks" = &pool.batch_size; "Checks per pipeline.";
 }
 
 rows! { pub LEASES = leases(leases: &LeaseUsage<'_>)
-    Gauge "tollgate_lease_keys" = leases.keys;
-        "Keys with a lease; absent until a key is hot.";
-    Gauge "tollgate_lease_keys_max" = leases.max_keys;
-        "Maximum number of keys with a lease (LEASE_MAX_KEYS).";
-    Gauge "tollgate_lease_held_hits" = leases.held;
-        "Unspent hits in leases.";
-    Counter "tollgate_lease_hits_total" = leases.hits;
-        "Checks that a lease decided without the store.";
-    Counter "tollgate_lease_waits_total" = &leases.counts.waits;
-        "Checks of hot keys that waited for the store.";
+    Gauge "tollgate_lease_keys" = leases.keys; "Keys with a lease; absent until a key is hot.";
+    Gauge "tollgate_lease_keys_max" = leases.max_keys; "Maximum number of keys with a lease (LEASE_MAX_KEYS).";
+    Gauge "tollgate_lease_held_hits" = leases.held; "Unspent hits in leases.";
+    Counter "tollgate_lease_hits_total" = leases.hits; "Checks that a lease decided without the store.";
+    Counter "tollgate_lease_waits_total" = &leases.counts.waits; "Checks of hot keys that waited for the store.";
     Counter "tollgate_lease_grants_total" ["result"]
         = [(["granted"], &leases.counts.grants), (["refused"], &leases.counts.ungranted)];
         "Requests for leases by result: granted, or refused if the limit had too few hits left or the reply was lost.";
-    Counter "tollgate_lease_granted_total" = &leases.counts.granted;
-        "Hits leased.";
-    Counter "tollgate_lease_returned_total" = &leases.counts.returned;
-        "Leased hits returned unspent.";
+    Counter "tollgate_lease_granted_total" = &leases.counts.granted; "Hits leased.";
+    Counter "tollgate_lease_returned_total" = &leases.counts.returned; "Leased hits returned unspent.";
     Counter "tollgate_lease_expired_total" = &leases.counts.expired;
         "Leased hits that were not spent before their window ended, or were lost with their counter.";
     Counter "tollgate_lease_evictions_total" = &leases.counts.evicted;
@@ -215,22 +197,18 @@ rows! { pub LEASES = leases(leases: &LeaseUsage<'_>)
 }
 
 rows! { pub STORE = store(store: &StoreUsage)
-    Gauge "tollgate_store_keys" = store.held.entries;
-        "Counters in memory.";
+    Gauge "tollgate_store_keys" = store.held.entries; "Counters in memory.";
     Gauge "tollgate_store_keys_max" = store.max_keys;
         "Maximum number of counters in memory. Sliding logs are bounded separately, by 48 bytes for each.";
-    Gauge "tollgate_store_bytes" = store.held.bytes;
-        "Memory of the counters.";
+    Gauge "tollgate_store_bytes" = store.held.bytes; "Memory of the counters.";
     Counter "tollgate_store_evictions_total" ["counter"]
         = [(["within_limit"], store.held.evicted - store.held.evicted_over), (["over_limit"], store.held.evicted_over)];
         "Counters evicted because MEMORY_MAX_KEYS was reached, over_limit or within_limit; their callers start at zero.";
-    Counter "tollgate_store_expired_total" = store.held.expired;
-        "Expired counters.";
+    Counter "tollgate_store_expired_total" = store.held.expired; "Expired counters.";
 }
 
 rows! { pub SERIES = series(stats: &Stats)
-    Gauge "tollgate_metrics_series" = stats.room.taken();
-        "Series named by requests, including unknown domains.";
+    Gauge "tollgate_metrics_series" = stats.room.taken(); "Series named by requests, including unknown domains.";
     Gauge "tollgate_metrics_series_max" = stats.room.max;
         "Maximum number of series named by requests (METRICS_MAX_SERIES).";
     Counter "tollgate_metrics_series_overflow_total" ["domain"]
@@ -242,15 +220,13 @@ rows! { pub SERIES = series(stats: &Stats)
 rows! { pub PROCESS = process(process: &Process, stat: &Stat)
     Counter "process_cpu_seconds_total" = seconds(stat.utime + stat.stime);
         "Total user and system CPU time spent in seconds.";
-    Gauge "process_open_fds" [] = process.fd_count().map(|count| ([], count));
-        "Number of open file descriptors.";
+    Gauge "process_open_fds" [] = process.fd_count().map(|count| ([], count)); "Number of open file descriptors.";
     Gauge "process_max_fds" [] = process.limits().iter().filter_map(|limits| Some(([], most(&limits.max_open_files)?)));
         "Maximum number of open file descriptors.";
-    Gauge "process_virtual_memory_bytes" = stat.vsize;
-        "Virtual memory size in bytes.";
-    Gauge "process_resident_memory_bytes" = stat.rss * procfs::page_size();
-        "Resident memory size in bytes.";
-    Gauge "process_start_time_seconds" [] = procfs::boot_time_secs().map(|boot| ([], boot + stat.starttime / procfs::ticks_per_second()));
+    Gauge "process_virtual_memory_bytes" = stat.vsize; "Virtual memory size in bytes.";
+    Gauge "process_resident_memory_bytes" = stat.rss * procfs::page_size(); "Resident memory size in bytes.";
+    Gauge "process_start_time_seconds" []
+        = procfs::boot_time_secs().map(|boot| ([], boot + stat.starttime / procfs::ticks_per_second()));
         "Start time of the process since unix epoch in seconds.";
     Gauge "process_threads" [] = u64::try_from(stat.num_threads).map(|count| ([], count));
         "Number of OS threads in the process.";
@@ -273,7 +249,9 @@ pub fn pools(samples: &mut Samples<'_>, pools: &[PoolUsage]) {
         if pool.kind == StoreKind::Redis { self::pool(samples, pool) } else { per_second_pool(samples, pool) }
     }
     redis(samples, &of_redis);
-    of_memcached.into_iter().for_each(|pool| memcached(samples, pool));
+    for pool in of_memcached {
+        memcached(samples, pool);
+    }
 }
 
 fn name_of(pool: &PoolUsage) -> &'static str {
