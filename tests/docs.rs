@@ -39,7 +39,7 @@ fn the_table_of_memory_is_that_of_the_program() {
 #[test]
 fn the_metrics_table_is_that_of_the_program() {
     let mut table = "| Metric | Kind | Labels | Meaning |\n|---|---|---|---|\n".to_owned();
-    for metric in metrics::documentation() {
+    for metric in tollgate::app::documentation() {
         let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
         let cells = [format!("`{}`", metric.name), metric.kind.name().to_owned(), labels.join(", ")];
         // Writing to a String cannot fail.
@@ -249,7 +249,7 @@ fn minute() -> u64 {
 
 #[test]
 fn every_metric_named_exists() {
-    let known: BTreeSet<&str> = metrics::documentation().iter().map(|metric| metric.name).collect();
+    let known: BTreeSet<&str> = tollgate::app::documentation().iter().map(|metric| metric.name).collect();
     for page in pages() {
         let text = read(&page);
         let is_name = |character: char| character.is_ascii_alphanumeric() || character == '_';

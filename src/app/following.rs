@@ -40,7 +40,9 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub(super) fn start(
     app: &Arc<App>,
     api: Arc<Api>,
-    (pool, progress, mut refunds): (CommandPool, Arc<Progress>, mpsc::Receiver<String>),
+    pool: CommandPool,
+    progress: Arc<Progress>,
+    mut refunds: mpsc::Receiver<String>,
     stop: watch::Receiver<bool>,
 ) -> io::Result<JoinHandle<()>> {
     let thread = Thread::start("replica-sync", Boundary::ReplicaSync)?;
@@ -86,7 +88,8 @@ pub(super) fn start(
 /// until `stop` turns true. A small read twice a second needs no separate thread.
 pub(super) async fn follow_resets(
     app: Arc<App>,
-    (resets, mut refunds): (ResetLog, mpsc::Receiver<String>),
+    resets: ResetLog,
+    mut refunds: mpsc::Receiver<String>,
     mut stop: watch::Receiver<bool>,
 ) {
     let follow = net::restart::task(Boundary::ReplicaSync, async || {

@@ -1,78 +1,182 @@
-//! The gauges of the metrics: the state of all parts, read when the metrics are rendered or sent.
+//! The metrics of the parts that do not count in the statistics, read when the metrics are rendered or sent. The metrics
+//! of a part that is not in use are absent.
 
 mod limits;
 
-use std::{cmp::Reverse, sync::Arc, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
 use self::limits::RuleLimit;
-use super::{memory, parts::App};
+use super::parts::App;
 use admin::MemoryUse;
 use clock::{Clock, SystemClock, Time};
 use exporters::tracing::{Counts, Dropped};
-use limiter::{CacheUsage, Served};
-use metrics::{LeaseUsage, PoolUsage, Samples, StoreUsage, names};
+use limiter::CacheUsage;
+use metrics::{Metric, Samples, rows};
 use overrides::{Action, Usage};
 use recent::{DecisionLog, TopKey};
 use rules_source::{ReloadState, xds};
 use server::tls::TlsUsage;
 
+/// Every metric, in the order of the page.
+pub fn documentation() -> Vec<Metric> {
+    [
+        [rows::RULES, rows::REQUESTS, rows::HITS, rows::SERVICE].concat(),
+        [LOCAL_CACHE, rows::POOL, rows::PER_SECOND_POOL, rows::REDIS, rows::MEMCACHED, rows::LEASES].concat(),
+        [DECISION_LOG, REQUEST_LOG, TOP, TLS, SPANS, RULES, LIMITS, XDS, rows::STORE, OVERRIDES, MEMORY]
+            .concat(),
+        [rows::SERIES, rows::PROCESS].concat(),
+    ]
+    .concat()
+}
+
+rows! { LOCAL_CACHE = local_cache(cache: &CacheUsage)
+    Gauge "ratelimit_localcache_entryCount" as "ratelimit.localcache.entryCount" = cache.keys.entries;
+        "Keys in the local cache.";
+    Gauge "ratelimit_localcache_hitCount" as "ratelimit.localcache.hitCount" = cache.hits;
+        "Lookups that found their key in the local cache, since the start.";
+    Gauge "ratelimit_localcache_missCount"
+        as "ratelimit.localcache.missCount" = cache.lookups.saturating_sub(cache.hits);
+        "Lookups that did not find their key in the local cache, since the start.";
+    Gauge "ratelimit_localcache_lookupCount" as "ratelimit.localcache.lookupCount" = cache.lookups;
+        "Lookups in the local cache, since the start.";
+    Gauge "ratelimit_localcache_expiredCount"
+        as "ratelimit.localcache.expiredCount" = cache.keys.expired;
+        "Keys removed from the local cache at the end of their window, since the start.";
+    Gauge "ratelimit_localcache_evacuateCount"
+        as "ratelimit.localcache.evacuateCount" = cache.keys.evicted;
+        "Keys evicted from the local cache, since the start.";
+}
+
+rows! { DECISION_LOG = decision_log(lines: u64, dropped: u64)
+    Counter "tollgate_decision_log_lines_total" = lines; "Lines of the decision log; absent without DECISION_LOG.";
+    Counter "tollgate_decision_log_dropped_total" = dropped;
+        "Decisions that were not logged because there were too many, or because the log could not be written.";
+}
+
+rows! { REQUEST_LOG = request_log(lines: u64, dropped: u64)
+    Counter "tollgate_request_log_lines_total" = lines; "Requests in the request log; absent without REQUEST_LOG.";
+    Counter "tollgate_request_log_dropped_total" = dropped;
+        "Requests that were not recorded because there were too many, or because the log could not be written.";
+}
+
+rows! { TOP = top(refused: &TopSeries, shadowed: &TopSeries)
+    Gauge "tollgate_top_refused_hits" ["domain", "rule", "descriptor"]
+        = refused.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
+        "Refused hits of the most refused keys in the last two to four minutes; absent without METRICS_TOP_KEYS.";
+    Gauge "tollgate_top_shadowed_hits" ["domain", "rule", "descriptor"]
+        = shadowed.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
+        "Hits over the limit that shadow mode allowed, of the keys with the most of them in the last two to four minutes; absent without METRICS_TOP_KEYS.";
+}
+
+rows! { TLS = tls(usage: &TlsUsage)
+    Gauge "tollgate_tls_certificate_expiry_timestamp_seconds" = usage.certificate_expiry.as_secs();
+        "Expiry of the gRPC port's certificate; absent without TLS.";
+    Counter "tollgate_tls_reload_errors_total" = usage.reload_errors;
+        "Rejected changes of the TLS files; the previous ones stay in use.";
+    Counter "tollgate_tls_handshake_failures_total" ["reason"]
+        = usage.handshake_failures.iter().map(|(name, n)| ([*name], *n));
+        "Failed TLS handshakes on the gRPC port.";
+}
+
+rows! { SPANS = spans(spans: &Counts)
+    Counter "tollgate_spans_exported_total" = spans.exported();
+        "Spans accepted by the collector; absent without tracing.";
+    Counter "tollgate_spans_dropped_total" ["reason"]
+        = Dropped::ALL.map(|reason| ([reason.name()], spans.dropped(reason)));
+        "Spans that did not reach the collector.";
+}
+
+rows! { RULES = rules(state: &ReloadState, hash: Option<&str>)
+    Counter "ratelimit_service_config_load_success"
+        as "ratelimit.service.config_load_success" = state.loads;
+        "Loaded sets of rules.";
+    Counter "ratelimit_service_config_load_error"
+        as "ratelimit.service.config_load_error" = state.errors;
+        "Rejected sets of rules; the previous one stays in force.";
+    Gauge "tollgate_rules_last_load_success_timestamp_seconds" [] = state.last_success.map(|time| ([], seconds(time)));
+        "Time of the last successful load; absent if never.";
+    Gauge "tollgate_rules_last_load_error_timestamp_seconds" []
+        = state.last_error.as_ref().map(|(time, _)| ([], seconds(*time)));
+        "Time of the last failed load; absent if never.";
+    Gauge "tollgate_rules_load_failed" = u64::from(!state.is_current);
+        "1 if the last set of rules was rejected and the previous one is in force.";
+    Gauge "tollgate_rules_info" ["hash"] = hash.map(|hash| ([hash], 1_u64));
+        "Always 1; the label is the hash of the rules in force, equal on replicas with the same rules.";
+    Gauge "tollgate_rules_files" = state.files;
+        "Files, or resources of a control plane, that the rules were read from.";
+    Gauge "tollgate_rules_domains" = state.domains; "Domains with rules.";
+    Gauge "tollgate_rules" = state.rules; "Rules with a limit.";
+}
+
+rows! { LIMITS = limits(limits: &[RuleLimit])
+    Gauge "ratelimit_service_rate_limit_limit" ["domain", "key1", "key2"]
+        = limits::lowest(limits).iter().map(|(labels, requests)| (labels.values(), *requests));
+        "Limit of the rule in force now, by its schedule and an override of the whole rule; the lowest of several.";
+    Gauge "tollgate_rule_limit" ["domain", "rule", "unit"]
+        = limits.iter().map(|limit| (limit.labels(), limit.requests));
+        "Limits of the rule in force now, by its schedule and an override of the whole rule.";
+}
+
+rows! { XDS = control_plane(state: &xds::SubscriptionState)
+    Gauge "tollgate_xds_connected" = u64::from(state.connected);
+        "1 while the control plane is connected; otherwise rules do not change.";
+    Counter "tollgate_xds_reconnects_total" = state.reconnects; "Attempts to reconnect to the control plane.";
+    Counter "tollgate_xds_updates_total" = state.updates; "Responses of the control plane.";
+    Counter "tollgate_xds_nacks_total" = state.refused; "Rejected responses of the control plane.";
+    Gauge "tollgate_xds_version" ["version"] = state.version.iter().map(|version| ([&**version], 1_u64));
+        "Always 1; the label is the last accepted version.";
+}
+
+rows! { OVERRIDES = overrides(overrides: &Usage, holds: u64, queued: usize)
+    Gauge "tollgate_overrides" ["action"]
+        = Action::NAMES.into_iter().zip(overrides.by_action).map(|(action, n)| ([action], n));
+        "Overrides in force: limit, block, allow or shadow.";
+    Gauge "tollgate_holds" = holds;
+        "Open holds: in memory of all counters; in Redis, by the sweep of each second, the requests that hold, in a cluster those in the slots that this replica has used.";
+    Gauge "tollgate_holds_queued" = queued; "Settles and ends that the store has not taken yet; they are repeated.";
+    Gauge "tollgate_overrides_bytes" = overrides.bytes; "Memory of the overrides.";
+}
+
+rows! { MEMORY = memory(limit: usize, bounds: &[MemoryUse])
+    Gauge "tollgate_memory_limit_bytes" = limit; "Memory that the process may use (MEMORY_LIMIT).";
+    Gauge "tollgate_memory_bound_bytes" ["bound"] = bounds.iter().map(|one| ([one.name], one.bytes));
+        "Bound on a part of the memory; together they leave a quarter of the limit free.";
+    Gauge "tollgate_memory_used_bytes" ["bound"] = bounds.iter().filter_map(|one| Some(([one.name], one.used?)));
+        "Use of that part, where it is measured: counted things at the memory of one.";
+}
+
 /// The labels and the hits of keys.
 type TopSeries = Vec<([String; 3], u64)>;
 
-/// The state of the parts that do not count in the statistics. Absent values are not shown.
-#[derive(Default)]
-pub(super) struct Gauges<'a> {
-    local_cache: Option<CacheUsage>,
-    /// The connections to each Redis, or to all servers of memcached.
-    pools: Vec<PoolUsage>,
-    leases: Option<LeaseUsage>,
-    /// Lines of the decision log, and dropped decisions.
-    decision_log: Option<(u64, u64)>,
-    /// Recorded requests, and dropped ones.
-    request_log: Option<(u64, u64)>,
-    /// The domain, the rule and the descriptor of the keys with the most refused and the most shadowed hits.
-    top: [TopSeries; 2],
-    tls: Option<TlsUsage>,
-    spans: Option<&'a Counts>,
-    rules: ReloadState,
-    xds: Option<xds::SubscriptionState>,
-    store: Option<StoreUsage>,
-    overrides: Usage,
-    limits: Vec<RuleLimit>,
-    /// The open holds, and the settles and ends that the store has not taken.
-    holds: (u64, u64),
-    /// The limit of the memory, and the use of its parts.
-    memory: (usize, Vec<MemoryUse>),
-}
-
 impl App {
-    pub(super) fn gauges(&self) -> Gauges<'_> {
-        Gauges {
-            local_cache: self.over_limit.as_ref().map(|cache| cache.usage()),
-            pools: self.store.pools(),
-            leases: self.store.leases(),
-            decision_log: self.recent.log().map(DecisionLog::counts),
-            request_log: self.request_log.as_ref().map(|log| log.counts()),
-            top: self.top(),
-            tls: self.tls.as_ref().map(|tls| tls.usage()),
-            spans: self.tracer.as_ref().map(|tracer| tracer.counts()),
-            rules: self.source.state(),
-            xds: self.xds.as_ref().map(|status| status.state()),
-            store: self.store.usage().or_else(|| self.limiter.local_usage()),
-            overrides: self.keeper.index().usage(),
-            limits: self.limits(),
-            holds: (self.limiter.open_holds(), self.limiter.queued_closings() as u64),
-            memory: (self.memory.limit, self.memory_use()),
+    pub(super) fn sample(&self, samples: &mut Samples<'_>) {
+        self.over_limit.iter().for_each(|cache| local_cache(samples, &cache.usage()));
+        rows::pools(samples, &self.store.pools());
+        self.store.leases().iter().for_each(|leases| rows::leases(samples, leases));
+        if let Some((lines, dropped)) = self.recent.log().map(DecisionLog::counts) {
+            decision_log(samples, lines, dropped);
         }
-    }
-
-    fn limits(&self) -> Vec<RuleLimit> {
-        let served = self.source.current();
-        let in_force = |served: Arc<Served>| {
-            let (index, most) = (self.keeper.index(), self.stats.max_series());
-            limits::in_force(&served.rules, index, SystemClock.now(), most)
-        };
-        served.map(in_force).unwrap_or_default()
+        if let Some((lines, dropped)) = self.request_log.as_ref().map(|log| log.counts()) {
+            request_log(samples, lines, dropped);
+        }
+        let [refused, shadowed] = self.top();
+        top(samples, &refused, &shadowed);
+        self.tls.iter().for_each(|part| tls(samples, &part.usage()));
+        self.tracer.iter().for_each(|tracer| spans(samples, tracer.counts()));
+        let (state, index) = (self.source.state(), self.keeper.index());
+        let hash = state.last_success.map(|_| index.usage().with_zone_data(state.hash));
+        rules(samples, &state, hash.as_deref());
+        if let Some(served) = self.source.current() {
+            let (now, most) = (SystemClock.now(), self.stats.max_series());
+            limits(samples, &limits::in_force(&served.rules, index, now, most));
+        }
+        self.xds.iter().for_each(|status| control_plane(samples, &status.state()));
+        if let Some(held) = self.store.usage().or_else(|| self.limiter.local_usage()) {
+            rows::store(samples, &held);
+        }
+        let (open, queued) = (self.limiter.open_holds(), self.limiter.queued_closings());
+        overrides(samples, &index.usage(), open, queued);
+        memory(samples, self.memory.limit, &self.memory_use());
     }
 
     /// The keys of all rules with the most refused and the most shadowed hits, at most `METRICS_TOP_KEYS` each.
@@ -93,82 +197,8 @@ impl App {
     }
 }
 
-impl Gauges<'_> {
-    pub(super) fn sample(&self, samples: &mut Samples<'_>) {
-        self.local_cache.iter().for_each(|usage| local_cache(samples, usage));
-        samples.pools(&self.pools);
-        self.leases.iter().for_each(|usage| samples.leases(usage));
-        if let Some((lines, dropped)) = self.decision_log {
-            samples.value(&names::DECISION_LOG_LINES, lines);
-            samples.value(&names::DECISION_LOG_DROPPED, dropped);
-        }
-        if let Some((lines, dropped)) = self.request_log {
-            samples.value(&names::REQUEST_LOG_LINES, lines);
-            samples.value(&names::REQUEST_LOG_DROPPED, dropped);
-        }
-        for (metric, series) in [&names::TOP_REFUSED, &names::TOP_SHADOWED].into_iter().zip(&self.top) {
-            let top = series.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
-            samples.values(metric, top);
-        }
-        if let Some(TlsUsage { certificate_expiry, reload_errors, handshake_failures }) = &self.tls {
-            samples.value(&names::TLS_CERTIFICATE_EXPIRY, certificate_expiry.as_secs());
-            samples.value(&names::TLS_RELOAD_ERRORS, *reload_errors);
-            let failures = handshake_failures.iter().map(|(name, n)| ([*name], *n));
-            samples.values(&names::TLS_HANDSHAKE_FAILURES, failures);
-        }
-        if let Some(counts) = self.spans {
-            samples.value(&names::SPANS_EXPORTED, counts.exported());
-            let dropped = Dropped::ALL.map(|reason| ([reason.name()], counts.dropped(reason)));
-            samples.values(&names::SPANS_DROPPED, dropped);
-        }
-        rules(samples, &self.rules, &self.overrides);
-        limits::sample(samples, &self.limits);
-        self.xds.iter().for_each(|state| control_plane(samples, state));
-        self.store.iter().for_each(|usage| samples.store(usage));
-        let by_action = Action::NAMES.into_iter().zip(self.overrides.by_action);
-        samples.values(&names::OVERRIDES, by_action.map(|(action, n)| ([action], n)));
-        samples.value(&names::HOLDS, self.holds.0);
-        samples.value(&names::HOLDS_QUEUED, self.holds.1);
-        samples.value(&names::OVERRIDES_BYTES, self.overrides.bytes as u64);
-        memory::sample(samples, self.memory.0, &self.memory.1);
-    }
-}
-
-fn local_cache(samples: &mut Samples<'_>, CacheUsage { keys, lookups, hits }: &CacheUsage) {
-    samples.value(&names::LOCAL_CACHE_ENTRIES, keys.entries as u64);
-    samples.value(&names::LOCAL_CACHE_HITS, *hits);
-    // Both are counted while they are read.
-    samples.value(&names::LOCAL_CACHE_MISSES, lookups.saturating_sub(*hits));
-    samples.value(&names::LOCAL_CACHE_LOOKUPS, *lookups);
-    samples.value(&names::LOCAL_CACHE_EXPIRED, keys.expired);
-    samples.value(&names::LOCAL_CACHE_EVACUATED, keys.evicted);
-}
-
-fn rules(samples: &mut Samples<'_>, state: &ReloadState, overrides: &Usage) {
-    let seconds = |time: Time| Duration::from_micros(time.micros()).as_secs_f64();
-    samples.value(&names::CONFIG_LOAD_SUCCESS, state.loads);
-    samples.value(&names::CONFIG_LOAD_ERROR, state.errors);
-    if let Some(time) = state.last_success {
-        samples.value(&names::RULES_LAST_SUCCESS, seconds(time));
-    }
-    if let Some((time, _)) = &state.last_error {
-        samples.value(&names::RULES_LAST_ERROR, seconds(*time));
-    }
-    samples.value(&names::RULES_LOAD_FAILED, u64::from(!state.is_current));
-    if state.last_success.is_some() {
-        samples.values(&names::RULES_INFO, [([&*overrides.with_zone_data(state.hash)], 1.0)]);
-    }
-    samples.value(&names::RULES_FILES, state.files as u64);
-    samples.value(&names::RULES_DOMAINS, state.domains as u64);
-    samples.value(&names::RULES, state.rules as u64);
-}
-
-fn control_plane(samples: &mut Samples<'_>, state: &xds::SubscriptionState) {
-    samples.value(&names::XDS_CONNECTED, u64::from(state.connected));
-    samples.value(&names::XDS_RECONNECTS, state.reconnects);
-    samples.value(&names::XDS_UPDATES, state.updates);
-    samples.value(&names::XDS_NACKS, state.refused);
-    samples.values(&names::XDS_VERSION, state.version.iter().map(|version| ([&**version], 1.0)));
+fn seconds(time: Time) -> f64 {
+    Duration::from_micros(time.micros()).as_secs_f64()
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use http2::Budget;
 
 use super::parts::App;
 use admin::MemoryUse;
-use metrics::{Samples, names};
 use settings::{Bound, Memory};
 
 /// The budgets whose parts are charged byte by byte.
@@ -65,7 +64,7 @@ impl App {
             Bound::QueuedSettles => of_many(self.limiter.queued_closings() as u64),
             Bound::Overrides => Some(self.keeper.index().usage().bytes),
             Bound::RecentRequests => self.recent_requests.as_ref().map(|requests| requests.bytes()),
-            Bound::Leases => self.store.leases().and_then(|leases| of_many(leases.keys)),
+            Bound::Leases => self.store.leases().and_then(|leases| of_many(leases.keys as u64)),
             Bound::LocalCache => self.over_limit.as_ref().map(|cache| cache.usage().keys.bytes),
             Bound::Series => of_many(self.stats.series() as u64),
             Bound::Rules | Bound::HttpConnections => None,
@@ -75,10 +74,3 @@ impl App {
 
 /// The memory of an open hold.
 const HOLD: u64 = 1024;
-
-pub(super) fn sample(samples: &mut Samples<'_>, limit: usize, uses: &[MemoryUse]) {
-    samples.value(&names::MEMORY_LIMIT, limit as u64);
-    samples.values(&names::MEMORY_BOUND, uses.iter().map(|one| ([one.name], one.bytes as u64)));
-    let used = uses.iter().filter_map(|one| Some(([one.name], one.used? as u64)));
-    samples.values(&names::MEMORY_USED, used);
-}

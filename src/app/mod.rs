@@ -25,6 +25,7 @@ use admin::Api;
 use clock::{Clock, SystemClock};
 use faults::panics::Boundary;
 use fleet::Change;
+pub use gauges::documentation;
 use net::edges::Edges;
 use pages::{Pages, Threads};
 use parts::{App, Link, Linked};
@@ -124,12 +125,11 @@ fn start(
     }
     match link {
         Some((Link::Redis { pool, progress }, refunds)) => {
-            let link = (pool, progress, refunds);
-            let following = following::start(app, api, link, stopping.clone());
+            let following = following::start(app, api, pool, progress, refunds, stopping.clone());
             pages.push(following.map_err(StartError::system)?);
         }
         Some((Link::Memcached(resets), refunds)) => {
-            let following = following::follow_resets(app.clone(), (resets, refunds), stopping.clone());
+            let following = following::follow_resets(app.clone(), resets, refunds, stopping.clone());
             tokio::task::spawn_local(following);
         }
         None => {}

@@ -109,7 +109,8 @@ async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
 /// Samples, for the metrics and other replicas too, and serves the API if it has an address.
 fn serve_admin(
     thread: Thread,
-    (listener, api): (Option<Listener>, Arc<Api>),
+    listener: Option<Listener>,
+    api: Arc<Api>,
     port: http::Options,
     stop: watch::Receiver<bool>,
 ) -> JoinHandle<()> {
@@ -159,13 +160,13 @@ impl Pages {
         };
         let tls = app.tls.clone().filter(|_| settings.admin.as_ref().is_some_and(|admin| admin.tls));
         let port = http::Options { tls, has_own_pages: true, ..options(Port::Admin, "/api/v1/status") };
-        let mut serving = vec![serve_admin(threads.admin, (self.admin, self.api), port, stop.clone())];
+        let mut serving = vec![serve_admin(threads.admin, self.admin, self.api, port, stop.clone())];
         let path = settings.metrics.prometheus_path.clone();
         let ports =
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
         let rendered = app.clone();
         let metrics_page = Arc::new(MetricsPage::new(path, pages, move || {
-            rendered.stats.render(&|samples| rendered.gauges().sample(samples))
+            rendered.stats.render(&|samples| rendered.sample(samples))
         }));
         let debug_pages = Arc::new(DebugPages::new(
             app.source.clone(),

@@ -16,7 +16,7 @@ use fleet::Fleet;
 use leases::LeasedStore;
 use limiter::{self, Announce, Handles, Limiter, OverLimitCache, RecentRequests, RequestLog};
 use memcached::{MemcachedStore, NameServers, ResetLog};
-use metrics::{ShardCount, Stats, StatsOptions};
+use metrics::{ShardCount, Stats, StatsOptions, shard};
 use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
 use redis_store::{CommandPool, RedisStore};
@@ -65,15 +65,6 @@ pub(super) struct App {
     pub(super) budgets: Budgets,
 }
 
-fn stats_options(settings: &Settings) -> StatsOptions {
-    StatsOptions {
-        max_series: settings.metrics.max_series,
-        shards: ShardCount::for_workers(settings.server.workers),
-        commit: crate::COMMIT,
-        shadow_mode: settings.answers.shadow_mode,
-    }
-}
-
 /// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
 /// that failed.
 pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), StartError> {
@@ -91,7 +82,13 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     else {
         return Err(failed);
     };
-    let stats = Arc::new(Stats::new(stats_options(settings)).shown(exposition));
+    shard::set_count(ShardCount::for_workers(settings.server.workers));
+    let options = StatsOptions {
+        max_series: settings.metrics.max_series,
+        commit: crate::COMMIT,
+        shadow_mode: settings.answers.shadow_mode,
+    };
+    let stats = Arc::new(Stats::new(options).shown(exposition));
     let recent = recent::recent(settings);
     let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());
     let attach = move |rules: &RuleSet| {

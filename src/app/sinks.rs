@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use tracing::warn;
 
-use super::{StartError, parts::App};
+use super::{StartError, gauges::documentation, parts::App};
 use exporters::statsd::{self, Dialect, Flushing, Sink};
 use faults::files;
 use metrics::{
@@ -38,7 +38,7 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
     let (mapper, warnings) = mapper::read(&name, &bytes)
         .map_err(|errors| StartError(errors.into_iter().map(prefixed).collect()))?;
     warnings.into_iter().map(prefixed).for_each(|warning| warn!("{warning}"));
-    Ok(Exposition::Mapped(Box::new(Mapped::new(mapper))))
+    Ok(Exposition::Mapped(Box::new(Mapped::new(mapper, documentation()))))
 }
 
 pub(super) fn start(settings: &Settings, app: &Arc<App>) -> io::Result<Flushing> {
@@ -54,7 +54,7 @@ pub(super) fn start(settings: &Settings, app: &Arc<App>) -> io::Result<Flushing>
         is_configured: true,
     });
     let shown = app.clone();
-    let gauges: statsd::SharedGauges = Arc::new(move |samples| shown.gauges().sample(samples));
+    let gauges: statsd::SharedGauges = Arc::new(move |samples| shown.sample(samples));
     statsd::start(
         &app.stats,
         &gauges,

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use clock::Time;
 use limit::{Limit, Limits, Unit};
-use metrics::{Samples, labels::Labels, names};
+use metrics::labels::Labels;
 use overrides::{Action, Index, Target, target::Entries};
 use rules::{Level, Node, RuleSet};
 
 /// A limit of a rule.
-#[derive(PartialEq, Debug)]
 pub(super) struct RuleLimit {
     pub(super) full_key: String,
     /// The length of the domain, which begins the full key.
@@ -29,6 +28,15 @@ pub(super) fn in_force(rules: &RuleSet, index: &Index, now: Time, most: usize) -
     walk.found.sort_by(|one, other| one.full_key.cmp(&other.full_key));
     walk.found.truncate(most);
     walk.found
+}
+
+impl RuleLimit {
+    /// The domain, the path of the rule and the unit.
+    pub(super) fn labels(&self) -> [&str; 3] {
+        let (domain, path) =
+            self.full_key.split_at_checked(self.domain_bytes).unwrap_or(("", &self.full_key));
+        [domain, path.strip_prefix('.').unwrap_or(path), &self.unit]
+    }
 }
 
 struct Walk<'a> {
@@ -83,22 +91,12 @@ fn unit(limit: &Limit) -> String {
     }
 }
 
-/// The samples. Rules with the labels of one series have the lowest of their limits there.
-pub(super) fn sample(samples: &mut Samples<'_>, limits: &[RuleLimit]) {
+/// The lowest limit of the rules with the labels of one series.
+pub(super) fn lowest(limits: &[RuleLimit]) -> BTreeMap<Labels, u64> {
     let mut lowest = BTreeMap::new();
     for RuleLimit { full_key, requests, .. } in limits {
         let known = lowest.entry(Labels::of(full_key)).or_insert(*requests);
         *known = (*known).min(*requests);
     }
-    for (Labels { domain, key1, key2 }, requests) in &lowest {
-        match key2 {
-            Some(key2) => samples.values(&names::LIMIT, [([domain.as_str(), key1, key2], *requests)]),
-            None => samples.values(&names::LIMIT, [([domain.as_str(), key1], *requests)]),
-        }
-    }
-    for RuleLimit { full_key, domain_bytes, unit, requests } in limits {
-        let (domain, path) = full_key.split_at_checked(*domain_bytes).unwrap_or(("", full_key));
-        let path = path.strip_prefix('.').unwrap_or(path);
-        samples.values(&names::RULE_LIMIT, [([domain, path, &**unit], *requests)]);
-    }
+    lowest
 }

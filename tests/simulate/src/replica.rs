@@ -307,7 +307,7 @@ impl Operate for Watched {
 }
 
 impl Report for Watched {
-    fn leases(&self) -> Option<LeaseUsage> {
+    fn leases(&self) -> Option<LeaseUsage<'_>> {
         self.store.leases()
     }
 

@@ -109,7 +109,7 @@ pub trait Operate: Send + Sync {
 
 /// What pages and health checks show of a store.
 pub trait Report: Send + Sync {
-    fn leases(&self) -> Option<LeaseUsage> {
+    fn leases(&self) -> Option<LeaseUsage<'_>> {
         None
     }
 

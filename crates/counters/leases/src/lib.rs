@@ -191,7 +191,7 @@ impl Report for LeasedStore {
         self.0.redis.pools()
     }
 
-    fn leases(&self) -> Option<LeaseUsage> {
+    fn leases(&self) -> Option<LeaseUsage<'_>> {
         self.0.is_used.load(Relaxed).then(|| self.0.leases.usage())
     }
 

@@ -18,7 +18,7 @@ use limit::{
     FixedWindow, Rate,
     lease::{Grant, Grants, Lease, Snapshot, Step, Terms},
 };
-use metrics::{LeaseState, LeaseUsage};
+use metrics::{LeaseCounts, LeaseState, LeaseUsage};
 use redis_store::Receipt;
 
 /// The number of shards of the memory store, if there are enough keys.
@@ -59,18 +59,7 @@ pub(super) struct Leases {
     next: AtomicUsize,
     /// The average round trip to the store, in microseconds.
     round_trip: AtomicU32,
-    pub(super) counts: Counts,
-}
-
-#[derive(Default)]
-pub(super) struct Counts {
-    grants: AtomicU64,
-    granted: AtomicU64,
-    ungranted: AtomicU64,
-    returned: AtomicU64,
-    pub(super) expired: AtomicU64,
-    waits: AtomicU64,
-    evicted: AtomicU64,
+    pub(super) counts: LeaseCounts,
 }
 
 /// A lock to a cache line, and the microsecond of the next visit to one of its leases.
@@ -160,7 +149,7 @@ impl Leases {
             epoch: AtomicU32::new(0),
             next: AtomicUsize::new(0),
             round_trip: AtomicU32::new(0),
-            counts: Counts::default(),
+            counts: LeaseCounts::default(),
         }
     }
 
@@ -420,27 +409,15 @@ impl Leases {
         self.cold.sweep(now);
     }
 
-    pub(super) fn usage(&self) -> LeaseUsage {
+    pub(super) fn usage(&self) -> LeaseUsage<'_> {
         let (mut held, mut hits) = (0_u64, 0_u64);
         for shard in &self.shards {
             let leases = lock(&shard.leases);
             hits = hits.wrapping_add(leases.hits);
             held = leases.entries.iter().fold(held, |sum, entry| sum.saturating_add(entry.lease.left));
         }
-        let Counts { grants, granted, ungranted, returned, expired, waits, evicted } = &self.counts;
-        LeaseUsage {
-            keys: self.len() as u64,
-            max_keys: self.max_keys as u64,
-            held,
-            hits,
-            grants: grants.load(Relaxed),
-            granted: granted.load(Relaxed),
-            ungranted: ungranted.load(Relaxed),
-            returned: returned.load(Relaxed),
-            expired: expired.load(Relaxed),
-            waits: waits.load(Relaxed),
-            evicted: evicted.load(Relaxed),
-        }
+        let (keys, max_keys) = (self.len(), self.max_keys);
+        LeaseUsage { keys, max_keys, held, hits, counts: &self.counts }
     }
 
     /// At most `count` leases: first those with most hits left, then those with most requests.

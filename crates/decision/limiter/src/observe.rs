@@ -94,7 +94,7 @@ fn note_decisions(
         let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
         let domain = conclusion.request.domain;
         let key = [(domain, "")].into_iter().chain(entries(conclusion.request, index));
-        recent.note_decision((wanted, about), (rule.map(|rule| &**rule), key), now, |decision| {
+        recent.note_decision(wanted, about, rule.map(|rule| &**rule), key, now, |decision| {
             decision.time = now;
             decision.is_refused = code == Code::OverLimit && !is_shadowed;
             decision.is_shadowed = is_shadowed;

@@ -117,7 +117,7 @@ impl Replay {
                 continue;
             }
             let hold = next.block.hold_of(next.index);
-            let answer = outcome.decide((&request, hold, next.time), &mut rules, against.as_mut());
+            let answer = outcome.decide(&request, hold, next.time, &mut rules, against.as_mut());
             let answer = answer.map_err(|error| Unreadable {
                 log: names.get(next.block.log).cloned().unwrap_or_default(),
                 line: Some(next.block.line(next.index)),
@@ -162,7 +162,9 @@ impl Default for Outcome {
 impl Outcome {
     fn decide(
         &mut self,
-        (request, hold, now): (&Request<'_>, Option<u128>, Time),
+        request: &Request<'_>,
+        hold: Option<u128>,
+        now: Time,
         rules: &mut Side,
         against: Option<&mut Side>,
     ) -> Result<Answer, RequestError> {

@@ -78,7 +78,7 @@ impl Tally {
     pub(crate) fn new(rules: &RuleSet) -> Self {
         let mut found: Vec<(u32, RuleTally)> = Vec::new();
         for domain in rules.domains() {
-            collect(&domain.root, (0, 0), rules, &mut found);
+            collect(&domain.root, 0, 0, rules, &mut found);
         }
         found.sort_unstable_by_key(|(id, _)| *id);
         let rules = found.into_iter().map(|(_, rule)| rule).collect();
@@ -187,12 +187,12 @@ fn is_shared(levels: u64, level: usize) -> bool {
 }
 
 /// Adds the rules of a level and of those below it.
-fn collect(level: &Level, (depth, shared): (u32, u64), rules: &RuleSet, into: &mut Vec<(u32, RuleTally)>) {
+fn collect(level: &Level, depth: u32, shared: u64, rules: &RuleSet, into: &mut Vec<(u32, RuleTally)>) {
     for (pattern, node) in level.in_order() {
         let is_shared = pattern.is_some() && node.share_threshold && depth < 64;
         let shared = shared | u64::from(is_shared) << depth.min(63);
         into.extend(rule_tally(node, shared, rules));
-        collect(&node.children, (depth + 1, shared), rules, into);
+        collect(&node.children, depth + 1, shared, rules, into);
     }
 }
 

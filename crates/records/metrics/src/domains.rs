@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use super::shard::{Cells, ShardCount};
+use super::shard::Cells;
 use faults::{OnStoreFailure, mutex::lock};
 
 /// Stands for domains without rules, and for requests rejected before the domain was looked up.
@@ -27,11 +27,11 @@ text::named! {
     }
 }
 
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub struct DomainStats(Cells<CELLS>);
 
 // The cells after those of the codes.
-const UNMATCHED_DESCRIPTORS: usize = ResponseCode::ALL.len();
+pub(super) const UNMATCHED_DESCRIPTORS: usize = ResponseCode::ALL.len();
 const UNMATCHED_REQUESTS: usize = UNMATCHED_DESCRIPTORS + 1;
 const WITHOUT_STORE: usize = UNMATCHED_REQUESTS + 1;
 /// One cache line.
@@ -79,13 +79,12 @@ pub(super) struct Domains {
     by_name: Mutex<BTreeMap<Box<str>, Arc<DomainStats>>>,
     /// Of all domains without rules.
     pub(super) unknown: Arc<DomainStats>,
-    shards: ShardCount,
 }
 
 impl Domains {
-    pub(super) fn new(shards: ShardCount) -> Self {
-        let unknown = Arc::new(DomainStats(Cells::new(shards)));
-        Self { by_name: Mutex::new([(UNKNOWN_DOMAIN.into(), unknown.clone())].into()), unknown, shards }
+    pub(super) fn new() -> Self {
+        let unknown = Arc::<DomainStats>::default();
+        Self { by_name: Mutex::new([(UNKNOWN_DOMAIN.into(), unknown.clone())].into()), unknown }
     }
 
     pub(super) fn domain(&self, name: &str) -> Arc<DomainStats> {
@@ -97,23 +96,12 @@ impl Domains {
         if by_name.values().filter(|stats| is_gone(stats)).count() > MAX_GONE {
             by_name.retain(|_, stats| !is_gone(stats));
         }
-        by_name.entry(name.into()).or_insert_with(|| Arc::new(DomainStats(Cells::new(self.shards)))).clone()
+        by_name.entry(name.into()).or_default().clone()
     }
 
-    /// The requests by domain and code, in the order of the domains.
-    pub(super) fn totals(&self) -> Vec<(Box<str>, ResponseCode, u64)> {
-        let mut totals = Vec::new();
-        for (name, stats) in lock(&self.by_name).iter() {
-            totals.extend(
-                ResponseCode::ALL.into_iter().zip(stats.0.all()).map(|(code, n)| (name.clone(), code, n)),
-            );
-        }
-        totals
-    }
-
-    pub(super) fn unmatched(&self) -> Vec<(Box<str>, u64)> {
-        let by_name = lock(&self.by_name);
-        by_name.iter().map(|(name, stats)| (name.clone(), stats.0.all()[UNMATCHED_DESCRIPTORS])).collect()
+    /// The counts of each domain, in the order of the domains.
+    pub(super) fn counts(&self) -> Vec<(Box<str>, [u64; CELLS])> {
+        lock(&self.by_name).iter().map(|(name, stats)| (name.clone(), stats.0.all())).collect()
     }
 
     pub(super) fn requests(&self) -> BTreeMap<Box<str>, DomainRequests> {
@@ -122,10 +110,8 @@ impl Domains {
 
     pub(super) fn by_code(&self) -> [u64; ResponseCode::ALL.len()] {
         let mut sums = [0_u64; ResponseCode::ALL.len()];
-        for stats in lock(&self.by_name).values() {
-            for (sum, n) in sums.iter_mut().zip(stats.0.all()) {
-                *sum += n;
-            }
+        for (_, counts) in self.counts() {
+            sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
         }
         sums
     }
@@ -136,12 +122,16 @@ mod tests {
     use super::*;
 
     fn total(domains: &Domains, name: &str, code: ResponseCode) -> Option<u64> {
-        domains.totals().into_iter().find(|(known, of, _)| **known == *name && *of == code).map(|(_, _, n)| n)
+        domains
+            .counts()
+            .into_iter()
+            .find(|(known, _)| **known == *name)
+            .map(|(_, counts)| counts[code as usize])
     }
 
     #[test]
     fn counts_by_domain_and_code_from_zero() {
-        let domains = Domains::new(ShardCount::for_workers(2));
+        let domains = Domains::new();
         let shop = domains.domain("shop");
         assert_eq!(total(&domains, "shop", ResponseCode::Error), Some(0));
         for (n, code) in ResponseCode::ALL.into_iter().enumerate() {
@@ -150,7 +140,9 @@ mod tests {
         domains.unknown.count(ResponseCode::Ok, 3, 3);
         shop.count_without_store(OnStoreFailure::Deny);
         shop.count_without_store(OnStoreFailure::Local);
-        let unmatched: Vec<_> = domains.unmatched().into_iter().map(|(name, n)| (name.into(), n)).collect();
+        let counts = domains.counts().into_iter();
+        let unmatched: Vec<_> =
+            counts.map(|(name, counts)| (name.into(), counts[UNMATCHED_DESCRIPTORS])).collect();
         assert_eq!(unmatched, [(UNKNOWN_DOMAIN.to_owned(), 3), ("shop".to_owned(), 0)]);
         assert_eq!(ResponseCode::ALL.map(|code| total(&domains, "shop", code)), [Some(1), Some(2), Some(3)]);
         assert_eq!(domains.by_code(), [2, 2, 3]);
@@ -162,7 +154,7 @@ mod tests {
 
     #[test]
     fn keeps_the_counts_of_a_domain_over_reloads() {
-        let domains = Domains::new(ShardCount::for_workers(1));
+        let domains = Domains::new();
         domains.domain("shop").count(ResponseCode::Ok, 1, 0);
         domains.domain("shop").count(ResponseCode::Ok, 1, 0);
         assert_eq!(total(&domains, "shop", ResponseCode::Ok), Some(2));
@@ -170,7 +162,7 @@ mod tests {
 
     #[test]
     fn forgets_removed_domains_beyond_the_bound_but_none_in_service() {
-        let domains = Domains::new(ShardCount::for_workers(1));
+        let domains = Domains::new();
         let in_service = domains.domain("shop");
         in_service.count(ResponseCode::Ok, 1, 0);
         for n in 0..10 * MAX_GONE {

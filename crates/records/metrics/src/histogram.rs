@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::shard::{Cells, ShardCount};
+use super::shard::Cells;
 use crate::Distribution;
 
 /// The upper bounds of the buckets, in microseconds. 20 ms is Envoy's default timeout: responses in later buckets were
@@ -20,6 +20,7 @@ const BEYOND: usize = BOUNDS_MICROS.len();
 const SUM: usize = BEYOND + 1;
 const CELLS: usize = SUM + 1;
 
+#[derive(Default)]
 pub struct Histogram(Cells<CELLS>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,10 +32,6 @@ pub struct Snapshot {
 }
 
 impl Histogram {
-    pub const fn new(shards: ShardCount) -> Self {
-        Self(Cells::new(shards))
-    }
-
     pub fn observe(&self, duration: Duration) {
         self.observe_many(duration, 1);
     }
@@ -92,7 +89,7 @@ mod tests {
     proptest! {
         #[test]
         fn buckets_count_durations_within_their_bound(nanos in prop::collection::vec(0_u64..2_000_000_000, 0..50)) {
-            let histogram = Histogram::new(ShardCount::for_workers(2));
+            let histogram = Histogram::default();
             for nanos in &nanos {
                 histogram.observe(Duration::from_nanos(*nanos));
             }
@@ -109,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_duration_of_exactly_a_bound_is_within_it() {
-        let histogram = Histogram::new(ShardCount::for_workers(1));
+        let histogram = Histogram::default();
         histogram.observe(Duration::from_millis(20));
         let at = BOUNDS_MICROS.iter().position(|bound| *bound == 20_000).unwrap();
         assert_eq!(histogram.snapshot().within[at - 1..=at], [0, 1]);
@@ -117,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_duration_of_zero_counts() {
-        let histogram = Histogram::new(ShardCount::for_workers(1));
+        let histogram = Histogram::default();
         histogram.observe(Duration::ZERO);
         assert_eq!((histogram.snapshot().count, histogram.snapshot().within[0]), (1, 1));
     }

@@ -8,7 +8,7 @@ use std::{
 
 use siphasher::sip::SipHasher13;
 
-use super::shard::{Counter, ShardCount};
+use super::shard::Counter;
 use faults::mutex::lock;
 
 /// Stands for a rule that this replica does not have, or that has gone.
@@ -36,6 +36,7 @@ text::named! {
     }
 }
 
+#[derive(Default)]
 pub struct RuleHolds {
     pub full_key: Box<str>,
     pub settled: Counter,
@@ -43,9 +44,8 @@ pub struct RuleHolds {
 }
 
 impl RuleHolds {
-    fn new(full_key: &str, shards: ShardCount) -> Self {
-        let counter = || Counter::new(shards);
-        Self { full_key: full_key.into(), settled: counter(), ends: HoldEnd::ALL.map(|_| counter()) }
+    fn new(full_key: &str) -> Arc<Self> {
+        Arc::new(Self { full_key: full_key.into(), ..Self::default() })
     }
 
     pub fn ended(&self, how: HoldEnd) -> &Counter {
@@ -53,6 +53,7 @@ impl RuleHolds {
     }
 }
 
+#[derive(Default)]
 pub struct Holds {
     rules: Mutex<BTreeMap<u64, Arc<RuleHolds>>>,
     unknown: Arc<RuleHolds>,
@@ -60,21 +61,11 @@ pub struct Holds {
     pub overspent_hits: Counter,
     pub unknown_ids: Counter,
     refused: [Counter; HoldBound::ALL.len()],
-    shards: ShardCount,
 }
 
 impl Holds {
-    pub(super) fn new(shards: ShardCount) -> Self {
-        let counter = || Counter::new(shards);
-        Self {
-            rules: Mutex::default(),
-            unknown: Arc::new(RuleHolds::new(UNKNOWN, shards)),
-            late: counter(),
-            overspent_hits: counter(),
-            unknown_ids: counter(),
-            refused: HoldBound::ALL.map(|_| counter()),
-            shards,
-        }
+    pub(super) fn new() -> Self {
+        Self { unknown: RuleHolds::new(UNKNOWN), ..Self::default() }
     }
 
     /// The number of a rule below 2⁵³, the same in all replicas.
@@ -86,8 +77,7 @@ impl Holds {
 
     /// Adds a rule that holds. Called when rules are published.
     pub fn add_rule(&self, full_key: &str) {
-        let new = || Arc::new(RuleHolds::new(full_key, self.shards));
-        lock(&self.rules).entry(Self::id_of(full_key)).or_insert_with(new);
+        lock(&self.rules).entry(Self::id_of(full_key)).or_insert_with(|| RuleHolds::new(full_key));
     }
 
     /// The counters of a rule by its number.

@@ -23,6 +23,11 @@ impl Labels {
         let mut next = || parts.next();
         Self { domain: next().unwrap_or_default(), key1: next().unwrap_or_default(), key2: next() }
     }
+
+    /// Two or three.
+    pub fn values(&self) -> Vec<&str> {
+        [Some(&*self.domain), Some(&self.key1), self.key2.as_deref()].into_iter().flatten().collect()
+    }
 }
 
 /// A full key in a statsd name: `_` replaces `:` and `|`, which are syntax there, and the dots of IPv4 addresses.

@@ -1,7 +1,7 @@
 //! Metrics of the rules and of the service.
 //!
 //! Reading order: `rule` and `service` hold the counters, which [`shard`] spreads over cores; `registry` finds a rule's
-//! counters by name; `names` declares every metric; `prometheus` yields the samples and [`mapper`] renames them. The
+//! counters by name; [`rows`] declares the metrics with their values; `prometheus` makes the page and [`mapper`] renames it. The
 //! limiter, the source of rules and the server count, with ready handles ([`RuleStats`]) and in the shard of their
 //! worker; the server and statsd read the sums.
 //!
@@ -34,11 +34,11 @@ pub mod page;
 mod prometheus;
 mod registry;
 mod room;
+pub mod rows;
 pub mod rule;
 mod service;
 pub mod shard;
 pub mod statsd_names;
-mod stores;
 #[cfg(test)]
 mod tests;
 mod unknown_domains;
@@ -59,7 +59,7 @@ pub use self::{
     domains::{DomainRequests, DomainStats, LENIENT, ResponseCode, UNKNOWN_DOMAIN},
     histogram::Histogram,
     holds::{HoldBound, HoldEnd, Holds, RuleHolds},
-    names::{Metric, MetricType, RuleCounter, documentation},
+    names::{Metric, MetricType, RuleCounter},
     page::{Samples, Value},
     prometheus::{CONTENT_TYPE, Gauges},
     rule::RuleStats,
@@ -69,8 +69,8 @@ pub use self::{
     },
     shard::{Counter, ShardCount},
     usage::{
-        Distribution, FailureReason, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage, TableUsage,
-        count_dropped_log_lines, log_lines_dropped,
+        Distribution, FailureReason, LOG_LINES_DROPPED, LeaseCounts, LeaseState, LeaseUsage, PoolUsage,
+        StoreKind, StoreUsage, TableUsage,
     },
 };
 
@@ -85,8 +85,6 @@ pub const DEFAULT_MAX_SERIES: usize = 10_000;
 pub struct StatsOptions {
     /// The bound on series made from requests (`METRICS_MAX_SERIES`).
     pub max_series: usize,
-    /// The shards of each counter, so that workers do not contend.
-    pub shards: ShardCount,
     pub commit: &'static str,
     /// Hits over the limit pass, by `SHADOW_MODE`.
     pub shadow_mode: bool,
@@ -94,8 +92,7 @@ pub struct StatsOptions {
 
 impl Default for StatsOptions {
     fn default() -> Self {
-        let shards = ShardCount::for_workers(1);
-        Self { max_series: DEFAULT_MAX_SERIES, shards, commit: "unknown", shadow_mode: false }
+        Self { max_series: DEFAULT_MAX_SERIES, commit: "unknown", shadow_mode: false }
     }
 }
 
@@ -131,8 +128,6 @@ pub struct Stats {
     /// The commit that the program was built from, or `unknown`.
     pub commit: &'static str,
     shadow_mode: bool,
-    #[cfg(target_os = "linux")]
-    process: ::prometheus::process_collector::ProcessCollector,
 }
 
 impl Stats {
@@ -154,19 +149,17 @@ impl Stats {
     pub fn new(options: StatsOptions) -> Self {
         let room = Room::new(options.max_series);
         Self {
-            registry: Registry::new(room.clone(), options.shards),
-            unknown_domains: UnknownDomains::new(&room, options.shards),
-            domains: Domains::new(options.shards),
-            holds: Holds::new(options.shards),
+            registry: Registry::new(room.clone()),
+            unknown_domains: UnknownDomains::new(&room),
+            domains: Domains::new(),
+            holds: Holds::new(),
             in_service: Mutex::default(),
             not_enforced: Mutex::default(),
             room,
-            service: ServiceStats::new(options.shards),
+            service: ServiceStats::default(),
             exposition: Exposition::default(),
             commit: options.commit,
             shadow_mode: options.shadow_mode,
-            #[cfg(target_os = "linux")]
-            process: ::prometheus::process_collector::ProcessCollector::for_self(),
         }
     }
 

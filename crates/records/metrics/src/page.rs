@@ -3,7 +3,10 @@
 //! `prometheus` yields every sample once, in the order of the page. The page writes them in this order, so that a page
 //! of many series is never in memory twice; a mapper and the statsd sinks use those that have a statsd name.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use super::{
     histogram::Snapshot,
@@ -25,9 +28,27 @@ impl From<u64> for Value<'_> {
     }
 }
 
+impl From<usize> for Value<'_> {
+    fn from(number: usize) -> Self {
+        Self::Whole(number as u64)
+    }
+}
+
+impl From<&AtomicU64> for Value<'_> {
+    fn from(counter: &AtomicU64) -> Self {
+        Self::Whole(counter.load(Relaxed))
+    }
+}
+
 impl From<f64> for Value<'_> {
     fn from(number: f64) -> Self {
         Self::Float(number)
+    }
+}
+
+impl<'v> From<&'v Snapshot> for Value<'v> {
+    fn from(times: &'v Snapshot) -> Self {
+        Self::Times(times)
     }
 }
 
@@ -47,12 +68,12 @@ impl Samples<'_> {
     }
 
     /// The samples of a metric by the values of its labels.
-    pub fn values<'v, const LABELS: usize>(
+    pub fn values<'l, 'v>(
         &mut self,
         metric: &Metric,
-        series: impl IntoIterator<Item = ([&'v str; LABELS], impl Into<Value<'v>>)>,
+        series: impl IntoIterator<Item = (impl AsRef<[&'l str]>, impl Into<Value<'v>>)>,
     ) {
-        series.into_iter().for_each(|(labels, value)| (self.0)(metric, &labels, value.into()));
+        series.into_iter().for_each(|(labels, value)| (self.0)(metric, labels.as_ref(), value.into()));
     }
 }
 
@@ -68,7 +89,7 @@ pub(super) struct Page {
 impl Page {
     /// Writes a sample; the samples of a metric come together.
     pub(super) fn sample(&mut self, metric: &Metric, values: &[&str], value: Value<'_>) {
-        let Metric { name, kind, labels, help } = *metric;
+        let Metric { name, kind, labels, help, .. } = *metric;
         if self.metric != name {
             self.metric = name;
             head(&mut self.text, name, kind, help);

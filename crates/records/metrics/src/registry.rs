@@ -16,7 +16,7 @@ use super::{
     names::RuleCounter,
     room::{Place, Room, cut},
     rule::{Caller, Overflow, RuleStats},
-    shard::{Counter, ShardCount},
+    shard::Counter,
 };
 use clock::Time;
 
@@ -33,7 +33,6 @@ pub(super) struct Registry {
     rules: AtomicUsize,
     /// The number of names that starts a search for removed rules.
     forget_at: AtomicUsize,
-    shards: ShardCount,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,16 +43,15 @@ pub(super) struct Sums {
 }
 
 impl Registry {
-    pub(super) fn new(room: Arc<Room>, shards: ShardCount) -> Self {
+    pub(super) fn new(room: Arc<Room>) -> Self {
         let forget_at = AtomicUsize::new(room.max);
         let stats = Directory::new(room);
         Self {
-            last_overflow: Arc::new(Overflow::new(OVERFLOW, None, &stats, shards)),
+            last_overflow: Arc::new(Overflow::new(OVERFLOW, None, &stats)),
             stats,
             overflows: Directory::new(Room::new(OVERFLOWING_DOMAINS)),
             rules: AtomicUsize::new(0),
             forget_at,
-            shards,
         }
     }
 
@@ -61,7 +59,7 @@ impl Registry {
         self.stats.get(full_key).unwrap_or_else(|| {
             let stats = self.stats.get_or_make(full_key, || {
                 self.rules.fetch_add(1, Relaxed);
-                RuleStats::new(domain, full_key, None, self.shards)
+                RuleStats::new(domain, full_key, None)
             });
             if self.rules.load(Relaxed) > self.forget_at.load(Relaxed) {
                 self.forget_vanished();
@@ -83,7 +81,7 @@ impl Registry {
             let overflow = self.overflow(domain, now);
             let of_caller = |place| {
                 let caller = Caller { place, overflow: overflow.clone() };
-                RuleStats::new(domain, name, Some(caller), self.shards)
+                RuleStats::new(domain, name, Some(caller))
             };
             self.stats.admit(name, now, of_caller).unwrap_or_else(|| {
                 overflow.refused.increment();
@@ -93,7 +91,7 @@ impl Registry {
     }
 
     fn overflow(&self, domain: &str, now: Time) -> Arc<Overflow> {
-        let make = |place| Overflow::new(domain, Some(place), &self.stats, self.shards);
+        let make = |place| Overflow::new(domain, Some(place), &self.stats);
         self.overflows.admit(domain, now, make).unwrap_or_else(|| self.last_overflow.clone())
     }
 
@@ -143,10 +141,10 @@ impl Registry {
 }
 
 impl Overflow {
-    fn new(domain: &str, place: Option<Place>, all: &Directory<RuleStats>, shards: ShardCount) -> Self {
+    fn new(domain: &str, place: Option<Place>, all: &Directory<RuleStats>) -> Self {
         let full_key = format!("{domain}.{OVERFLOW}");
-        let stats = all.get_or_make(&full_key, || RuleStats::new(domain, &full_key, None, shards));
-        Self { domain: domain.into(), stats, refused: Counter::new(shards), place }
+        let stats = all.get_or_make(&full_key, || RuleStats::new(domain, &full_key, None));
+        Self { domain: domain.into(), stats, refused: Counter::default(), place }
     }
 }
 
@@ -167,7 +165,7 @@ mod tests {
     const NOW: Time = Time::from_seconds(1_000_000);
 
     fn registry(max_series: usize) -> Registry {
-        Registry::new(Room::new(max_series), ShardCount::for_workers(2))
+        Registry::new(Room::new(max_series))
     }
 
     fn hit(stats: &RuleStats, n: u64) {

@@ -17,7 +17,7 @@ use super::{
     labels::Labels,
     names::RuleCounter,
     room::Place,
-    shard::{Cells, Counter, ShardCount},
+    shard::{Cells, Counter},
 };
 
 #[derive(Debug)]
@@ -52,13 +52,13 @@ pub(super) struct Overflow {
 
 impl RuleStats {
     /// Counters of a name, with a bound if a caller's values made it.
-    pub(super) fn new(domain: &str, full_key: &str, caller: Option<Caller>, shards: ShardCount) -> Self {
+    pub(super) fn new(domain: &str, full_key: &str, caller: Option<Caller>) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Relaxed);
         let mut series = DefaultHasher::new();
         Labels::of(full_key).hash(&mut series);
         let (full_key, domain_bytes, series) = (full_key.into(), domain.len(), series.finish());
-        Self { full_key, domain_bytes, number, series, caller, cells: Cells::new(shards) }
+        Self { full_key, domain_bytes, number, series, caller, cells: Cells::default() }
     }
 
     /// Adds to a counter. If a caller's values made the name and the counter's series finds no room, adds to the
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_rule_without_hits_has_no_counts() {
-        let stats = RuleStats::new("d", "d.k", None, ShardCount::for_workers(2));
+        let stats = RuleStats::new("d", "d.k", None);
         stats.add(RuleCounter::TotalHits, 0);
         assert_eq!(stats.counts(), None);
         stats.add(RuleCounter::NearLimit, 7);

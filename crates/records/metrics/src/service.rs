@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Mutex};
 
-use super::{
-    histogram::Histogram,
-    shard::{Counter, ShardCount},
-};
+use super::{histogram::Histogram, shard::Counter};
 use crate::FailureReason;
 use faults::{OnStoreFailure, mutex::lock};
 
@@ -104,6 +101,7 @@ text::named! {
 }
 
 /// The counters of the service, present from the start.
+#[derive(Default)]
 pub struct ServiceStats {
     /// Requests that failed because they, or the rules, were invalid.
     pub service_error: Counter,
@@ -160,26 +158,6 @@ macro_rules! indexed {
 }
 
 impl ServiceStats {
-    pub(super) fn new(shards: ShardCount) -> Self {
-        let counter = || Counter::new(shards);
-        Self {
-            service_error: counter(),
-            redis_error: counter(),
-            global_shadow_mode: counter(),
-            connections_accepted: counter(),
-            connections_closed: counter(),
-            admin_changes: AdminChanges::default(),
-            admin_unauthorized: Unauthorized::ALL.map(|_| counter()),
-            connections_refused: Port::ALL.map(|_| ConnectionRefused::ALL.map(|_| counter())),
-            connections_closed_by_us: Port::ALL.map(|_| ConnectionClosed::ALL.map(|_| counter())),
-            peer_errors: PeerError::ALL.map(|_| counter()),
-            requests: Method::ALL.map(|_| counter()),
-            response_time: Method::ALL.map(|_| Histogram::new(shards)),
-            refused: RejectReason::ALL.map(|_| counter()),
-            store_failures: OnStoreFailure::ALL.map(|_| FailureReason::ALL.map(|_| counter())),
-        }
-    }
-
     indexed! {
         admin_unauthorized(reason: Unauthorized) -> Counter;
         connections_refused(port: Port, reason: ConnectionRefused) -> Counter;
@@ -213,7 +191,7 @@ mod tests {
 
     #[test]
     fn methods_and_reasons_have_their_own_counters() {
-        let service = ServiceStats::new(ShardCount::for_workers(1));
+        let service = ServiceStats::default();
         for (n, method) in (1..).zip(Method::ALL) {
             service.requests(method).add(n);
             service.response_time(method).observe(Duration::from_secs(n));
@@ -242,7 +220,7 @@ mod tests {
 
     #[test]
     fn ports_and_reasons_have_their_own_counters() {
-        let service = ServiceStats::new(ShardCount::for_workers(1));
+        let service = ServiceStats::default();
         let refused =
             || Port::ALL.into_iter().flat_map(|port| ConnectionRefused::ALL.map(|reason| (port, reason)));
         let closed =
@@ -263,7 +241,7 @@ mod tests {
 
     #[test]
     fn open_connections_are_those_accepted_and_not_closed() {
-        let service = ServiceStats::new(ShardCount::for_workers(2));
+        let service = ServiceStats::default();
         service.connections_accepted.add(5);
         service.connections_closed.add(2);
         assert_eq!(service.connections_open(), 3);

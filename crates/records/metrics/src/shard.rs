@@ -30,6 +30,13 @@ thread_local! {
     static THREAD: Cell<usize> = const { Cell::new(0) };
 }
 
+static COUNT: AtomicUsize = AtomicUsize::new(1);
+
+/// Sets the shards of counters that count for the first time from now on, so that workers do not contend.
+pub fn set_count(shards: ShardCount) {
+    COUNT.store(shards.get(), Relaxed);
+}
+
 /// The number of shards of a counter: a power of two, at most [`ShardCount::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardCount(u8);
@@ -56,14 +63,14 @@ impl ShardCount {
 struct Block<const N: usize>([AtomicU64; N]);
 
 /// `N` counters, each spread over all shards. Memory is allocated at the first count.
+#[derive(Default)]
 pub(super) struct Cells<const N: usize> {
     blocks: OnceLock<Box<[Block<N>]>>,
-    shards: ShardCount,
 }
 
 impl<const N: usize> Cells<N> {
-    pub(super) const fn new(shards: ShardCount) -> Self {
-        Self { blocks: OnceLock::new(), shards }
+    fn allocate(shards: usize) -> Box<[Block<N>]> {
+        (0..shards).map(|_| Block([const { AtomicU64::new(0) }; N])).collect()
     }
 
     /// Adds to the counter of this number, saturating. Adding 0 allocates nothing.
@@ -71,9 +78,7 @@ impl<const N: usize> Cells<N> {
         if n == 0 {
             return;
         }
-        let blocks = self.blocks.get_or_init(|| {
-            (0..self.shards.get()).map(|_| Block([const { AtomicU64::new(0) }; N])).collect()
-        });
+        let blocks = self.blocks.get_or_init(|| Self::allocate(COUNT.load(Relaxed)));
         let cell = &blocks[THREAD.get() & (blocks.len() - 1)].0[counter];
         // A thread is nearly always alone with its cell, so this is one attempt.
         let mut before = cell.load(Relaxed);
@@ -109,14 +114,10 @@ impl<const N: usize> fmt::Debug for Cells<N> {
 }
 
 /// A number that never decreases.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub struct Counter(Cells<1>);
 
 impl Counter {
-    pub(super) const fn new(shards: ShardCount) -> Self {
-        Self(Cells::new(shards))
-    }
-
     #[inline]
     pub fn increment(&self) {
         self.add(1);
@@ -138,6 +139,10 @@ mod tests {
 
     use super::*;
 
+    fn cells<const N: usize>(workers: usize) -> Cells<N> {
+        Cells { blocks: Cells::allocate(ShardCount::for_workers(workers).get()).into() }
+    }
+
     #[test]
     fn shards_are_a_power_of_two_and_at_most_sixteen() {
         let counts = [0, 1, 2, 3, 4, 5, 16, 17, 1000].map(|n| ShardCount::for_workers(n).get());
@@ -153,7 +158,7 @@ mod tests {
     #[test]
     fn no_hit_is_lost_with_shared_or_separate_shards() {
         for workers in [1, 2, 4] {
-            let cells = Cells::<2>::new(ShardCount::for_workers(workers));
+            let cells = cells::<2>(workers);
             thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn a_counter_saturates() {
         for hits in [1 << 32, 1 << 63, u64::MAX] {
-            let cells = Cells::<1>::new(ShardCount::for_workers(4));
+            let cells = cells::<1>(4);
             thread::scope(|scope| {
                 for _ in 0..4 {
                     scope.spawn(|| {
@@ -191,7 +196,7 @@ mod tests {
 
     #[test]
     fn cells_allocate_at_the_first_hit() {
-        let cells = Cells::<6>::new(ShardCount::for_workers(4));
+        let cells = Cells::<6>::default();
         cells.add(3, 0);
         assert!(!cells.touched());
         assert_eq!(cells.all(), [0; 6]);
@@ -202,7 +207,7 @@ mod tests {
 
     #[test]
     fn assigned_threads_count_in_different_shards() {
-        let cells = Cells::<1>::new(ShardCount::for_workers(16));
+        let cells = cells::<1>(16);
         let numbers: Vec<usize> = thread::scope(|scope| {
             let threads: Vec<_> = (0..2)
                 .map(|_| {

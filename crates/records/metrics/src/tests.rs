@@ -86,11 +86,8 @@ fn histograms_have_the_format_of_prometheus() {
 
 #[test]
 fn no_count_is_lost_while_the_page_is_rendered() {
-    let stats = Stats::new(StatsOptions {
-        max_series: 100,
-        shards: ShardCount::for_workers(4),
-        ..StatsOptions::default()
-    });
+    shard::set_count(ShardCount::for_workers(4));
+    let stats = Stats::new(StatsOptions { max_series: 100, ..StatsOptions::default() });
     let rule = stats.rule("d", "d.hot");
     let work = |thread: usize| {
         shard::assign();

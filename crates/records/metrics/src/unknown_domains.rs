@@ -12,7 +12,7 @@ use super::{
     OVERFLOW,
     directory::{Directory, Named},
     room::{Place, Room, cut},
-    shard::{Counter, ShardCount},
+    shard::Counter,
 };
 use clock::Time;
 
@@ -24,7 +24,6 @@ const SHARE: usize = 10;
 pub(super) struct UnknownDomains {
     domains: Directory<UnknownDomain>,
     rest: UnknownDomain,
-    shards: ShardCount,
 }
 
 struct UnknownDomain {
@@ -36,14 +35,14 @@ struct UnknownDomain {
 }
 
 impl UnknownDomains {
-    pub(super) fn new(room: &Arc<Room>, shards: ShardCount) -> Self {
+    pub(super) fn new(room: &Arc<Room>) -> Self {
         let room = Room::part(room, room.max.div_ceil(SHARE));
-        Self { domains: Directory::new(room), rest: UnknownDomain::new(OVERFLOW, None, shards), shards }
+        Self { domains: Directory::new(room), rest: UnknownDomain::new(OVERFLOW, None) }
     }
 
     pub(super) fn count(&self, domain: &str, now: Time) {
         let name = cut(domain);
-        let make = |place| UnknownDomain::new(&name, Some(place), self.shards);
+        let make = |place| UnknownDomain::new(&name, Some(place));
         let own = self.domains.admit(&name, now, make);
         own.as_deref().unwrap_or(&self.rest).requests.increment();
     }
@@ -68,10 +67,10 @@ impl UnknownDomains {
 }
 
 impl UnknownDomain {
-    fn new(name: &str, place: Option<Place>, shards: ShardCount) -> Self {
+    fn new(name: &str, place: Option<Place>) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         let number = NUMBERS.fetch_add(1, Relaxed);
-        Self { name: name.into(), number, requests: Counter::new(shards), place }
+        Self { name: name.into(), number, requests: Counter::default(), place }
     }
 }
 
@@ -92,7 +91,7 @@ mod tests {
     const NOW: Time = Time::from_seconds(1_000_000);
 
     fn domains(max_series: usize) -> UnknownDomains {
-        UnknownDomains::new(&Room::new(max_series), ShardCount::for_workers(1))
+        UnknownDomains::new(&Room::new(max_series))
     }
 
     fn named(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {

@@ -1,20 +1,9 @@
 //! What stores and the log report: usage and connections.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Arc, atomic::AtomicU64};
 
-static LOG_LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
-
-/// The number of lines of the log dropped since the start.
-pub fn log_lines_dropped() -> u64 {
-    LOG_LINES_DROPPED.load(Relaxed)
-}
-
-pub fn count_dropped_log_lines(lines: usize) {
-    LOG_LINES_DROPPED.fetch_add(lines as u64, Relaxed);
-}
+/// The lines of the log dropped since the start.
+pub static LOG_LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StoreKind {
@@ -52,24 +41,29 @@ pub struct PoolUsage {
     pub batch_size: Distribution,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LeaseUsage {
-    pub keys: u64,
-    pub max_keys: u64,
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseUsage<'l> {
+    pub keys: usize,
+    pub max_keys: usize,
     /// Unspent hits in leases.
     pub held: u64,
     /// Requests on a key that a lease decided.
     pub hits: u64,
-    pub grants: u64,
-    pub granted: u64,
+    pub counts: &'l LeaseCounts,
+}
+
+#[derive(Debug, Default)]
+pub struct LeaseCounts {
+    pub grants: AtomicU64,
+    pub granted: AtomicU64,
     /// Renewals that the store did not grant, or whose reply was lost.
-    pub ungranted: u64,
-    pub returned: u64,
+    pub ungranted: AtomicU64,
+    pub returned: AtomicU64,
     /// Hits that were unspent at the end of their window, or lost with the counter.
-    pub expired: u64,
+    pub expired: AtomicU64,
     /// Requests on a key that waited for the store.
-    pub waits: u64,
-    pub evicted: u64,
+    pub waits: AtomicU64,
+    pub evicted: AtomicU64,
 }
 
 #[derive(Clone, PartialEq, Debug)]

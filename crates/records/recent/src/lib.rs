@@ -285,7 +285,7 @@ impl Recent {
     ) {
         let hash = self.hasher.hash_one(HashedEntries(identity));
         let worker = self.worker();
-        if !worker.tables.note(&rule.top, hash, key, hits, (now, &self.budget)) {
+        if !worker.tables.note(&rule.top, hash, key, hits, now, &self.budget) {
             worker.missed.fetch_add(1, Relaxed);
         }
     }
@@ -293,8 +293,10 @@ impl Recent {
     /// Records a decision about this key: its rule, and its domain followed by its entries. `fill` overwrites an old one.
     pub fn note_decision<'a>(
         &self,
-        (wanted, about): (Wanted, About),
-        (rule, key): (Option<&RuleInfo>, impl Iterator<Item = (&'a str, &'a str)> + Clone),
+        wanted: Wanted,
+        about: About,
+        rule: Option<&RuleInfo>,
+        key: impl Iterator<Item = (&'a str, &'a str)> + Clone,
         now: Time,
         fill: impl Fn(&mut Decision),
     ) {
@@ -317,7 +319,7 @@ impl Recent {
                 last.back_mut().into_iter().for_each(fill);
                 let rule = rule.map_or(u64::MAX, |rule| rule.top.number());
                 let hash = self.hasher.hash_one((rule, about.is_blocked, HashedEntries(key)));
-                by_key.note((hash, rule), weight, now, fill);
+                by_key.note(hash, rule, weight, now, fill);
             } else {
                 worker.missed.fetch_add(1, Relaxed);
             }

@@ -52,7 +52,8 @@ impl RefusedKeys {
     /// Counts a refusal, which stands for `weight` of them.
     pub(super) fn note(
         &mut self,
-        (hash, rule): (u64, u64),
+        hash: u64,
+        rule: u64,
         weight: u32,
         now: Time,
         fill: impl FnOnce(&mut Decision),

@@ -225,7 +225,7 @@ fn the_last_refusals_are_kept_newest_first() {
     for n in 0..1500 {
         let wanted = Wanted { refusal: Some(1), ..Wanted::default() };
         let domain = [(if n % 2 == 0 { "even" } else { "odd" }, "")].into_iter();
-        recent.note_decision((wanted, About::default()), (None, domain.clone()), after(n), |decision| {
+        recent.note_decision(wanted, About::default(), None, domain.clone(), after(n), |decision| {
             (decision.time, decision.hits) = (after(n), n);
             decision.domain.set(domain.clone());
         });
@@ -244,7 +244,7 @@ fn refuse(recent: &Recent, rule: &RuleInfo, user: &str, now: Time) {
     let Some(weight) = recent.wanted(true, false, now).refusal else { return };
     let key = [("d", ""), ("user", user)].into_iter();
     let wanted = Wanted { refusal: Some(weight), ..Wanted::default() };
-    recent.note_decision((wanted, About::default()), (Some(rule), key.clone()), now, |decision| {
+    recent.note_decision(wanted, About::default(), Some(rule), key.clone(), now, |decision| {
         decision.time = now;
         decision.descriptor.set(key.clone().skip(1));
     });
@@ -337,7 +337,7 @@ fn what_shadow_mode_prevents_is_recorded_beside_refusals() {
         let key = [("d", ""), ("user", "ann")].into_iter();
         let about = About { is_shadowed, is_blocked };
         for _ in 0..n {
-            recent.note_decision((wanted, about), (Some(&rules[0]), key.clone()), NOW, |_| ());
+            recent.note_decision(wanted, about, Some(&rules[0]), key.clone(), NOW, |_| ());
         }
     };
     refuse(false, false, 1);

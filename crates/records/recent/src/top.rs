@@ -71,7 +71,8 @@ impl Tables {
         hash: u64,
         entries: impl Iterator<Item = (&'a str, &'a str)> + Clone,
         hits: Hits,
-        (now, budget): (Time, &Budget),
+        now: Time,
+        budget: &Budget,
     ) -> bool {
         let Ok(mut tables) = self.0.try_lock() else { return false };
         let panes = match tables.entry(rule.0) {

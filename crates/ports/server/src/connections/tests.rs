@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use metrics::{ShardCount, StatsOptions};
+use metrics::StatsOptions;
 
 fn registry(connections: usize, per_address: usize, idle_closed_per_second: usize) -> Arc<Registry> {
     patient(connections, per_address, idle_closed_per_second, Duration::ZERO)
@@ -15,11 +15,7 @@ fn patient(
     idle_closed_per_second: usize,
     patience: Duration,
 ) -> Arc<Registry> {
-    let stats = Arc::new(Stats::new(StatsOptions {
-        max_series: 1,
-        shards: ShardCount::for_workers(1),
-        ..StatsOptions::default()
-    }));
+    let stats = Arc::new(Stats::new(StatsOptions { max_series: 1, ..StatsOptions::default() }));
     let names = ["TOTAL", "PER_ADDRESS"];
     let limits = Limits { connections, per_address, patience, idle_closed_per_second, names };
     Registry::new(Port::Grpc, limits, stats, Instant::now())

@@ -39,7 +39,7 @@ use clock::{ManualClock, Time};
 use counters::{Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
 use limiter::{Bounds, Limiter, Policy, handles};
 use memory::MemoryStore;
-use metrics::{Port, ShardCount, Stats, StatsOptions};
+use metrics::{Port, Stats, StatsOptions};
 use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::RateLimitRequest,
@@ -110,11 +110,7 @@ impl Client {
     }
 
     async fn connect_and_maybe_reset(lifetime: Lifetime, reset: bool) -> Self {
-        let stats = Arc::new(Stats::new(StatsOptions {
-            max_series: 10,
-            shards: ShardCount::for_workers(1),
-            ..StatsOptions::default()
-        }));
+        let stats = Arc::new(Stats::new(StatsOptions { max_series: 10, ..StatsOptions::default() }));
         let gate = Arc::new(Semaphore::new(0));
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         let budget = Budget::new(1 << 20);

@@ -179,8 +179,7 @@ async fn work(
     let (mut connections, mut arrivals) = (JoinSet::new(), Arrivals::default());
     // Connections survive a panic of the loop that receives them, and so does their channel.
     net::restart::task(Boundary::Listener, async || {
-        let assigned = (&mut assigned, &mut arrivals);
-        receive(&serving, &mut connections, assigned, drain.clone()).await;
+        receive(&serving, &mut connections, &mut assigned, &mut arrivals, drain.clone()).await;
     })
     .await;
     let finish = async {
@@ -197,7 +196,8 @@ async fn work(
 async fn receive(
     serving: &Serving,
     connections: &mut JoinSet<()>,
-    (assigned, arrivals): (&mut mpsc::UnboundedReceiver<Assigned>, &mut Arrivals<Assigned>),
+    assigned: &mut mpsc::UnboundedReceiver<Assigned>,
+    arrivals: &mut Arrivals<Assigned>,
     mut drain: watch::Receiver<bool>,
 ) {
     let draining = drain.clone();

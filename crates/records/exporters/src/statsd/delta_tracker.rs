@@ -8,10 +8,8 @@ use std::{collections::HashMap, io};
 
 use super::{line::Amount, outbox::Outbox, times::Times};
 use metrics::{
-    Gauges, OVERFLOW, Stats, Value,
-    labels::statsd_key,
-    names::{self, Metric, MetricType, RuleCounter},
-    statsd_names,
+    Gauges, Metric, MetricType, OVERFLOW, RuleCounter, Stats, Value, labels::statsd_key,
+    rows::DOMAIN_NOT_FOUND, statsd_names,
 };
 
 /// Maximum number of removed names with unsent sums.
@@ -40,7 +38,7 @@ impl DeltaTracker {
             match value {
                 Value::Whole(n) if metric.kind == MetricType::Gauge => current.push((name, n)),
                 // Entered above, domain by domain.
-                Value::Whole(_) if metric.name == names::DOMAIN_NOT_FOUND.name => {}
+                Value::Whole(_) if metric.name == DOMAIN_NOT_FOUND.name => {}
                 Value::Whole(n) => counters.enter(&name, 0, [n], *round),
                 Value::Times(snapshot) => times.entry(name.into()).or_default().enter(snapshot),
                 // No metric with a statsd name has one.
@@ -67,7 +65,7 @@ impl DeltaTracker {
         let rule =
             |full_key: &str, at: usize| RuleCounter::ALL.get(at).map(|c| statsd_names::of_rule(full_key, *c));
         self.rules.send(outbox, rule)?;
-        let domain = |name: &str, _| statsd_names::of_single(&names::DOMAIN_NOT_FOUND, &[&statsd_key(name)]);
+        let domain = |name: &str, _| statsd_names::of_single(&DOMAIN_NOT_FOUND, &[&statsd_key(name)]);
         self.domains.send(outbox, domain)?;
         self.counters.send(outbox, |name, _| Some(name.to_owned()))?;
         for (name, times) in &mut self.times {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::*;
-use metrics::{Method, RuleCounter, StatsOptions, names};
+use metrics::{Method, RuleCounter, StatsOptions, rows};
 use net::HostPort;
 
 const INTERVAL: Duration = Duration::from_millis(20);
@@ -26,8 +26,13 @@ fn hit(stats: &Stats, n: u64) {
     stats.rule("d", "d.k").add(RuleCounter::TotalHits, n);
 }
 
+rows! { CACHE = local_cache(keys: u64)
+    Gauge "ratelimit_localcache_entryCount" as "ratelimit.localcache.entryCount" = keys;
+        "Keys in the local cache.";
+}
+
 fn gauges() -> SharedGauges {
-    Arc::new(|samples| samples.value(&names::LOCAL_CACHE_ENTRIES, 5))
+    Arc::new(|samples| local_cache(samples, 5))
 }
 
 fn begin(stats: &Arc<Stats>, target: SinkAddress) -> Flushing {

@@ -71,14 +71,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use metrics::{Histogram, ShardCount};
+    use metrics::Histogram;
 
     proptest! {
         #[test]
         fn keeps_the_number_and_the_sum(
             rounds in prop::collection::vec(prop::collection::vec(0_u64..4_000_000_000, 0..20), 1..4)
         ) {
-            let histogram = Histogram::new(ShardCount::for_workers(1));
+            let histogram = Histogram::default();
             let mut times = Times::default();
             for round in rounds {
                 for nanos in &round {
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn unsent_times_are_sent_the_next_time() {
-        let histogram = Histogram::new(ShardCount::for_workers(1));
+        let histogram = Histogram::default();
         let mut times = Times::default();
         for _ in 0..2 {
             histogram.observe(Duration::from_millis(3));

@@ -11,12 +11,7 @@ use serde::Deserialize;
 use serde_yaml::Value;
 
 use super::{
-    super::{
-        histogram::BOUNDS_MICROS,
-        names::{self, MetricType},
-        service::Method,
-        statsd_names,
-    },
+    super::{histogram::BOUNDS_MICROS, names::MetricType, rows, service::Method, statsd_names},
     Mapper, Mapping, Target,
     pattern::{LABEL_NAME, METRIC_NAME, Pattern, matches},
 };
@@ -373,7 +368,7 @@ const NO_SUMMARIES: &str = "summaries are not supported, times are shown as a hi
 /// True when a mapping's buckets have an effect: only response times have buckets.
 fn is_of_response_times(pattern: &Pattern) -> bool {
     Method::ALL.iter().any(|method| {
-        let name = statsd_names::of_single(&names::RESPONSE_TIME, &[method.name()]).unwrap_or_default();
+        let name = statsd_names::of_single(&rows::RESPONSE_TIME, &[method.name()]).unwrap_or_default();
         pattern.regex.is_match(&name)
     })
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Distribution, Gauges, Stats,
     histogram::Snapshot,
-    names::{MetricType, RuleCounter},
+    names::{Metric, MetricType, RuleCounter},
     page::{Page, Value, head, series},
     statsd_names,
 };
@@ -19,12 +19,14 @@ use faults::mutex::lock;
 #[derive(Debug)]
 pub struct Mapped {
     mapper: Mapper,
+    /// All metrics of the page.
+    declared: Vec<Metric>,
     known: Mutex<Known>,
 }
 
 impl Mapped {
-    pub fn new(mapper: Mapper) -> Self {
-        Self { mapper, known: Mutex::default() }
+    pub fn new(mapper: Mapper, declared: Vec<Metric>) -> Self {
+        Self { mapper, known: Mutex::new(Known::new(&declared)), declared }
     }
 
     pub(crate) fn render(&self, stats: &Stats, gauges: &Gauges<'_>) -> String {
@@ -59,7 +61,7 @@ impl Mapped {
         known.families.iter().for_each(|family| shown.write(&mut page.text, &known, family));
         // The registry evicts names, so they must not stay here.
         if known.names() > 2 * names + 1_000 {
-            *known = Known::default();
+            *known = Known::new(&self.declared);
         }
         page.text
     }

@@ -10,16 +10,15 @@ use tracing::warn;
 use super::{Mapper, MappingResult, Target};
 use crate::{
     labels::Labels,
-    names::{Metric, MetricType, RuleCounter, documentation},
+    names::{Metric, MetricType, RuleCounter},
     page::write_labels,
-    prometheus::RULE_METRICS,
-    statsd_names,
+    rows, statsd_names,
 };
 
 /// The number of the series that a metric counts in; `None` if it is dropped.
 pub(super) type SeriesIndex = Option<usize>;
 
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(super) struct Known {
     rules: HashMap<Box<str>, [SeriesIndex; RuleCounter::ALL.len()]>,
     singles: HashMap<Box<str>, SeriesIndex>,
@@ -47,30 +46,17 @@ pub(super) struct Series {
     pub(super) buckets: Option<Vec<usize>>,
 }
 
-impl Default for Known {
-    /// The names of metrics without a statsd name are taken.
-    fn default() -> Self {
-        let mut known = Self {
-            rules: HashMap::new(),
-            singles: HashMap::new(),
-            families: Vec::new(),
-            by_name: HashMap::new(),
-            series: Vec::new(),
-        };
-        for metric in documentation() {
-            let is_of_rule = RULE_METRICS.iter().any(|of_rule| of_rule.name == metric.name);
-            if !is_of_rule && statsd_names::of_single(&metric, &[""]).is_none() {
-                known.by_name.insert(metric.name.to_owned(), TAKEN);
-            }
-        }
-        known
-    }
-}
-
 /// Stands for a family that is not mapped.
 const TAKEN: usize = usize::MAX;
 
 impl Known {
+    /// The names of metrics without a statsd name are taken.
+    pub(super) fn new(declared: &[Metric]) -> Self {
+        let own = declared.iter().filter(|metric| metric.statsd.is_empty());
+        let taken = own.filter(|metric| rows::RULES.iter().all(|of_rule| of_rule.name != metric.name));
+        Self { by_name: taken.map(|metric| (metric.name.to_owned(), TAKEN)).collect(), ..Self::default() }
+    }
+
     pub(super) fn names(&self) -> usize {
         self.rules.len() + self.singles.len()
     }
@@ -80,12 +66,10 @@ impl Known {
         if let Some(places) = self.rules.get(full_key) {
             return *places;
         }
-        let Labels { domain, key1, key2 } = Labels::of(full_key);
-        let labels: Vec<&str> =
-            [Some(&*domain), Some(&key1), key2.as_deref()].into_iter().flatten().collect();
+        let labels = Labels::of(full_key);
         let places = RuleCounter::ALL.map(|counter| {
-            let metric = RULE_METRICS[counter as usize];
-            self.place(mapper, &statsd_names::of_rule(full_key, counter), metric, &labels)
+            let metric = &rows::RULES[counter as usize];
+            self.place(mapper, &statsd_names::of_rule(full_key, counter), metric, &labels.values())
         });
         self.rules.insert(full_key.into(), places);
         places

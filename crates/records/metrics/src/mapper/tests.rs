@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value as Json;
 
 use super::*;
-use crate::{Exposition, Method, RuleCounter, Stats, StatsOptions};
+use crate::{Exposition, Method, Metric, RuleCounter, Stats, StatsOptions, rows};
 
 /// A file per line, with the results of some names.
 const RECORDED: &str = include_str!("../../../../../tests/operations/statsd/mapper.jsonl");
@@ -26,10 +26,15 @@ fn diagnostics(yaml: &str) -> Vec<String> {
     found.iter().map(ToString::to_string).collect()
 }
 
+/// The metrics on the page.
+fn declared() -> Vec<Metric> {
+    [rows::RULES, rows::REQUESTS, rows::HITS, rows::SERVICE, rows::SERIES, rows::PROCESS].concat()
+}
+
 /// The page of this file.
 fn page(yaml: &str, fill: impl FnOnce(&Stats)) -> String {
     let stats = Stats::new(StatsOptions::default());
-    let stats = stats.shown(Exposition::Mapped(Box::new(Mapped::new(mapper(yaml)))));
+    let stats = stats.shown(Exposition::Mapped(Box::new(Mapped::new(mapper(yaml), declared()))));
     fill(&stats);
     let first = stats.render(&|_| ());
     assert_eq!(without_process(&stats.render(&|_| ())), without_process(&first));
@@ -248,7 +253,7 @@ fn a_name_has_one_type() {
 
 #[test]
 fn forgets_names_that_are_gone() {
-    let mapped = Mapped::new(mapper("mappings: []"));
+    let mapped = Mapped::new(mapper("mappings: []"), declared());
     for round in 0..3 {
         let stats = Stats::new(StatsOptions::default());
         for n in 0..2_000 {
@@ -269,7 +274,7 @@ fn a_known_page_takes_at_most_twice_the_time_of_the_default_page() {
     for n in 0..3_000 {
         stats.rule("domain", &format!("domain.key_{n}.deeper_{n}")).add(RuleCounter::TotalHits, 1);
     }
-    let mapped = Mapped::new(mapper(yaml));
+    let mapped = Mapped::new(mapper(yaml), declared());
     let time_of = |render: &dyn Fn() -> String| {
         let begun = Instant::now();
         assert!(render().len() > 300_000);

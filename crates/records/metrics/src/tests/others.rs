@@ -6,7 +6,7 @@ use super::{super::*, reading::parse};
 use crate::{Distribution, PoolUsage, StoreKind};
 
 fn pools(samples: &mut Samples<'_>) {
-    samples.pools(&[StoreKind::Redis, StoreKind::RedisPerSecond, StoreKind::Memcached].map(pool));
+    rows::pools(samples, &[StoreKind::Redis, StoreKind::RedisPerSecond, StoreKind::Memcached].map(pool));
 }
 
 fn pool(kind: StoreKind) -> PoolUsage {
@@ -80,4 +80,13 @@ fn shows_no_redis_metrics_without_redis() {
     let page = parse(&Stats::new(StatsOptions::default()).render(&|_| ()));
     let shown: Vec<_> = page.into_keys().filter(|(name, _)| name.contains("redis")).collect();
     assert_eq!(shown.len(), 0, "{shown:?}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_process_metrics_are_those_of_the_collector() {
+    use ::prometheus::{core::Collector, process_collector::ProcessCollector};
+    let collector = ProcessCollector::for_self();
+    let theirs: Vec<_> = collector.desc().iter().map(|desc| (&*desc.fq_name, &*desc.help)).collect();
+    assert_eq!(rows::PROCESS.iter().map(|metric| (metric.name, metric.help)).collect::<Vec<_>>(), theirs);
 }

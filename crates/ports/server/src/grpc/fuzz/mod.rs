@@ -31,7 +31,7 @@ use clock::{ManualClock, Time};
 use counters::{Applied, Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
 use limiter::{Limiter, Policy, handles};
 use memory::MemoryStore;
-use metrics::{ShardCount, Stats, StatsOptions};
+use metrics::{Stats, StatsOptions};
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 
@@ -105,11 +105,7 @@ struct Parts {
 
 impl Parts {
     fn new() -> Self {
-        let stats = Arc::new(Stats::new(StatsOptions {
-            max_series: 10,
-            shards: ShardCount::for_workers(1),
-            ..StatsOptions::default()
-        }));
+        let stats = Arc::new(Stats::new(StatsOptions { max_series: 10, ..StatsOptions::default() }));
         let gate = Arc::new(Semaphore::new(0));
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         reflection::load();
