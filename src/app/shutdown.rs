@@ -57,6 +57,9 @@ const LAST_SENDS: Duration = Duration::from_millis(500);
 /// The maximum time of the last flush to the sinks and the logs of decisions and requests, which may not respond.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
+/// The time to log what was dropped, before nobody waits any more.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
 /// The process ends this long after the deadline, even if the main thread hangs.
 const OVERDUE: Duration = Duration::from_millis(250);
 
@@ -115,7 +118,7 @@ impl Senders {
         flushing.stop();
         writing.iter().for_each(Periodic::stop);
         if let Some(tracer) = &app.tracer {
-            tracer.end(flushed_by);
+            tracer.end(flushed_by - LAST_WORDS);
         }
         let is_flushed = || {
             let is_traced = app.tracer.as_ref().is_none_or(|tracer| tracer.has_ended());
