@@ -3,6 +3,7 @@
 use std::{env, fs};
 
 use admin::{Parameter, ROUTES, Route, Takes};
+use regex::Regex;
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
@@ -84,7 +85,9 @@ fn block(name: &str, value: &Value, indent: usize) -> String {
         return line;
     }
     let members: String = match value {
-        Value::Object(members) => members.iter().map(|(name, value)| block(name, value, indent + 2)).collect(),
+        Value::Object(members) => {
+            members.iter().map(|(name, value)| block(name, value, indent + 2)).collect()
+        }
         Value::Array(items) => items.iter().map(|item| block("-", item, indent + 2)).collect(),
         _ => return line,
     };
@@ -165,6 +168,9 @@ fn tidy(schema: &mut Value) {
                     fields.remove(name);
                 }
             }
+            if let Some(words) = words(fields) {
+                fields.insert("enum".to_owned(), words);
+            }
             let required = fields.get("required").cloned().unwrap_or_default();
             if let Some(Value::Object(properties)) = fields.get_mut("properties") {
                 let is_required =
@@ -181,6 +187,19 @@ fn tidy(schema: &mut Value) {
         Value::Array(all) => all.iter_mut().for_each(tidy),
         _ => {}
     }
+}
+
+/// The values of a text whose description lists them: "`a`, `b` or `c`."
+fn words(field: &Map<String, Value>) -> Option<Value> {
+    let is_null = match field.get("type")? {
+        Value::Array(types) if types.contains(&"string".into()) => types.contains(&"null".into()),
+        kind if kind == "string" => false,
+        _ => return None,
+    };
+    let listed = Regex::new("^(?:[^`]*: )?((?:`[^`]+`(?:, | or )?){2,})\\.$").unwrap();
+    let list = listed.captures(field.get("description")?.as_str()?)?.get(1)?.as_str();
+    let words = list.split('`').skip(1).step_by(2).map(Value::from);
+    Some(words.chain(is_null.then_some(Value::Null)).collect())
 }
 
 /// A field that may be absent is never null.

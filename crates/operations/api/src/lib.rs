@@ -5,6 +5,7 @@
 //! ones are ignored. A parameter such as that of `KeyRefusals<E>` is for who has the same JSON in another form.
 
 /// Types of JSON objects, a field a row, each with its description. A field with `?` is absent if it has its default value.
+/// In the document, a description that lists words ("`a`, `b` or `c`.") is an enum.
 macro_rules! shapes {
     ($($(#[$of:meta])* $name:ident $(<$parameter:ident = $default:ty>)? { $($fields:tt)* })*) => {
         $(shapes!(@ [$(#[$of])* pub struct $name $(<$parameter = $default>)?] {} $($fields)*);)*

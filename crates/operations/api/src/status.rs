@@ -135,7 +135,7 @@ shapes! {
         started: u64, "Start time, in seconds since 1970.";
         age_seconds: u64, "Seconds since its last publication.";
         summary: String,
-            "Whether its numbers are in the replies: `published`, or why not, `turned off` or `unreadable`.";
+            "Whether its numbers are in the replies, or why not: `published`, `turned off` or `unreadable`.";
         rejected?: Option<String>, "Why it rejected the newest rules, with file and line; absent if it serves them.";
     }
 

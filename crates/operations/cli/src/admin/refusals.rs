@@ -218,10 +218,14 @@ fn refusals<T: DeserializeOwned>(
 /// ` (override 0123 of shop --entry ip=10.0.0.0/8)`: the override that decided; and whether shadow mode did.
 fn decided(refusal: &Refusal) -> String {
     let shadow = if refusal.shadowed { ", allowed by shadow mode" } else { "" };
-    let by = refusal
-        .by_override
-        .as_ref()
-        .map(|by| format!(" (override {} of {} {})", word(by.id.as_deref()), word(by.domain.as_deref()), target_text(by)));
+    let by = refusal.by_override.as_ref().map(|by| {
+        format!(
+            " (override {} of {} {})",
+            word(by.id.as_deref()),
+            word(by.domain.as_deref()),
+            target_text(by)
+        )
+    });
     by.unwrap_or_default() + shadow
 }
 

@@ -206,7 +206,8 @@ fn store(store: &StoreStatus) -> String {
         (true, open) => paint(WARNING, &format!("connected, {}", count(open, "open breaker"))),
         (false, _) => paint(ERROR, "not connected"),
     };
-    let outage = store.since.as_ref().map(|since| format!(" since {since}: {}", word(store.error.as_deref())));
+    let outage =
+        store.since.as_ref().map(|since| format!(" since {since}: {}", word(store.error.as_deref())));
     let latency = if store.stale { String::new() } else { latency(store.latency) };
     format!("{}{address}, {connected}{}{latency}", store.kind, outage.unwrap_or_default())
 }

@@ -302,7 +302,8 @@ fn text(all: &[api::Override], total: u64) -> String {
     }
     let mut table = Table::new(&["id", "domain", "descriptor", "override", "#time left", "by", "reason"]);
     for one in all {
-        let [id, domain, by, reason] = [&one.id, &one.domain, &one.by, &one.reason].map(|text| word(text.as_deref()));
+        let [id, domain, by, reason] =
+            [&one.id, &one.domain, &one.by, &one.reason].map(|text| word(text.as_deref()));
         let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
         table.row([id, domain, target_text(one), action_text(one), left, by, reason]);
     }
