@@ -196,7 +196,7 @@ fn words(field: &Map<String, Value>) -> Option<Value> {
         kind if kind == "string" => false,
         _ => return None,
     };
-    let listed = Regex::new("^(?:[^`]*: )?((?:`[^`]+`(?:, | or )?){2,})\\.$").unwrap();
+    let listed = Regex::new("^(?:.*: )?((?:`[^`]+`(?:, | or )?){2,})\\.$").unwrap();
     let list = listed.captures(field.get("description")?.as_str()?)?.get(1)?.as_str();
     let words = list.split('`').skip(1).step_by(2).map(Value::from);
     Some(words.chain(is_null.then_some(Value::Null)).collect())

@@ -19,7 +19,6 @@ use fleet::Summary;
 use overrides::{ChangeError, EVERY_DOMAIN, Index, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
-#[expect(clippy::unused_async, reason = "the form of a handler")]
 pub(super) async fn list(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
     let index = api.managed.keeper.index();
     let all = in_force(index, index.time(SystemClock.now()));

@@ -22,7 +22,6 @@ const MAX_PAGE_BYTES: usize = 4 << 20;
 const MAX_ERRORS: usize = 10;
 
 /// `GET /api/v1/overrides`: a page of the overrides, which may end before `n` of them. Their order is arbitrary, and stable while there are no changes.
-#[expect(clippy::unused_async, reason = "the form of a handler")]
 pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = &call.query;
     let (count, offset) = (query.number("n"), query.number("offset"));
@@ -165,7 +164,6 @@ pub(super) fn effect_shown(action: Action, expires: Option<u32>) -> api::Overrid
 }
 
 /// `POST /api/v1/imports`: begins an import. Nothing changes until it is committed.
-#[expect(clippy::unused_async, reason = "the form of a handler")]
 pub(super) async fn begin(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
     Reply::json(&ImportBegun { import: api.managed.keeper.begin_import()? })
 }
