@@ -21,6 +21,7 @@ use crate::support::{
 mod commands;
 mod envoy;
 pub(crate) mod markdown;
+mod openapi;
 mod picture;
 mod schema;
 

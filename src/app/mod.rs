@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use admin::Api;
 use clock::{Clock, SystemClock};
 use faults::panics::Boundary;
-use fleet::Change;
+use fleet::change;
 pub use gauges::documentation;
 use net::edges::Edges;
 use pages::{Pages, Threads};
@@ -147,7 +147,7 @@ fn start(
     });
     let hash = app.source.state().hash;
     let what = format!("version {}, rules {hash:016x}", env!("CARGO_PKG_VERSION"));
-    app.fleet.changes.record(Change::new("started", what, SystemClock.now()));
+    app.fleet.changes.record(change("started", what, SystemClock.now()));
     let flushing = sinks::start(settings, app).map_err(StartError::system)?;
     let writing = recent::write_logs(settings, app).map_err(StartError::system)?;
     let senders = Arc::new(Senders { app: app.clone(), workers, flushing, writing });

@@ -16,7 +16,7 @@ use tracing::{error, warn};
 
 use clock::{Clock, SystemClock};
 use faults::periodic::Periodic;
-use fleet::Change;
+use fleet::change;
 use net::edges::Edges;
 
 use super::parts::App;
@@ -99,7 +99,7 @@ impl Running {
         };
         // Pages and `/json` are still served while the workers drain.
         let _ = timeout_at(begun + timeout, drained).await;
-        app.fleet.changes.record(Change::new("stopped", "by a signal", SystemClock.now()));
+        app.fleet.changes.record(change("stopped", "by a signal", SystemClock.now()));
         let _ = self.stop.send(true);
         done(end - LAST_SENDS, || self.pages.iter().all(thread::JoinHandle::is_finished)).await;
         self.senders.finish(end).await;

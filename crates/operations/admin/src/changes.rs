@@ -6,18 +6,17 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use serde_json::json;
-
 use super::{
     Api,
     reply::{Call, Problem, Reply},
 };
+use api::{Change, Changes, RuleChange};
 use clock::{Clock, Rfc3339, SystemClock, Time};
 use counters::Outage;
 use faults::{OnStoreFailure, mutex::lock};
 use fleet::{
-    Change,
-    changes::{MAX_KEPT, MAX_RULES, RuleChange},
+    change,
+    changes::{MAX_RULES, by_someone},
 };
 use limit::Limits;
 use limiter::Served;
@@ -29,7 +28,7 @@ const MIN_OUTAGE_SECONDS: u64 = 1;
 
 /// The newest `n` changes, the newest first.
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let most = call.query(&["n"])?.number("n", 20, 1..=MAX_KEPT)?;
+    let most = call.query.number("n");
     let is_out = api.managed.outages.current().is_some();
     let (changes, warning) = if is_out && api.managed.fleet.is_shared() {
         let own = api.managed.fleet.changes.read(None, most).await.unwrap_or_default();
@@ -39,7 +38,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     };
     let warning =
         warning.map(|why| format!("only changes of this replica that are not in Redis yet are shown: {why}"));
-    Reply::json(&json!({"changes": changes, "warning": warning}))
+    Reply::json(&Changes { changes, warning })
 }
 
 /// What was seen last, to notice a change.
@@ -79,7 +78,7 @@ impl Watch {
         if state.errors > seen.rejections {
             seen.rejections = state.errors;
             let error = state.last_error.and_then(|(_, errors)| errors.first().map(ToString::to_string));
-            record(Change::new("rules_rejected", error.unwrap_or_default(), now));
+            record(change("rules_rejected", error.unwrap_or_default(), now));
         }
         let is_long =
             |outage: &Outage| now.seconds().saturating_sub(outage.since.seconds()) >= MIN_OUTAGE_SECONDS;
@@ -90,12 +89,12 @@ impl Watch {
                     outage.error,
                     deciding(&api.managed.limiter.failure_policies())
                 );
-                record(Change::new("store_lost", what, outage.since));
+                record(change("store_lost", what, outage.since));
                 seen.outage = Some(outage);
             }
             (None, Some(outage)) => {
                 let what = format!("{}, out since {}", api.managed.store_kind, Rfc3339(outage.since));
-                record(Change::new("store_back", what, now));
+                record(change("store_back", what, now));
             }
             (_, known) => seen.outage = known,
         }
@@ -143,7 +142,7 @@ fn reloaded(before: Option<&Served>, after: &Served, now: Time) -> Change {
         (Some(before), 1) => format!("1 rule changed, hash {} to {}", hash(before), hash(after)),
         (Some(before), n) => format!("{n} rules changed, hash {} to {}", hash(before), hash(after)),
     };
-    Change { rules, more_rules, ..Change::new("rules_reloaded", what, now) }
+    Change { rules, more_rules, ..change("rules_reloaded", what, now) }
 }
 
 struct Described<'a> {
@@ -189,7 +188,7 @@ fn limits(rule: &Rule) -> String {
 impl Api {
     /// Records a change that a caller made: the one function for every call that changes something.
     pub(super) fn record(&self, action: &str, what: &str, by: String, reason: Option<String>) {
-        let change = Change::new(action, what, SystemClock.now()).by(by, reason);
+        let change = by_someone(change(action, what, SystemClock.now()), by, reason);
         self.managed.fleet.changes.record(change);
     }
 }

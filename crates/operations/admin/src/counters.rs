@@ -1,15 +1,16 @@
 //! `/api/v1/counters`: reads and resets the counters of one descriptor, without counting.
 
 use http::StatusCode;
-use serde::Deserialize;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use tracing::warn;
 
 use super::{
     Api,
-    overrides::shown_target,
+    overrides::{as_api, effect_shown, shown_target},
     reply::{Call, Problem, Query, Reply},
 };
+use api::{Calendar, CounterLimit, Counters, CountersReset, ResetCounters};
+use limit::calendar::CalendarFields;
 use limiter::{CounterState, Descriptor, Entry, Request, RequestError};
 use overrides::{
     Found, Target, Value,
@@ -18,65 +19,57 @@ use overrides::{
 
 /// `GET /api/v1/counters`: the limits of a descriptor with their usage.
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let target = asked(&call.query(&["domain", "descriptor"])?)?;
+    let target = asked(&call.query)?;
     let counters = api.managed.limiter.counters(&request(&target)).await.map_err(problem)?;
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
-    let limits: Vec<Json> = counters.limits.iter().map(|state| limit(rule, state)).collect();
     let current = counters.overridden.map(|Found { action, expires, by, .. }| {
-        let mut fields = serde_json::Map::new();
-        action.add_to_json(expires, &mut fields);
-        by.map_or_else(|| Json::Object(fields), |by| by.to_json())
+        by.map_or_else(|| effect_shown(action, expires), |by| as_api(by.to_json()))
     });
-    Reply::json(&json!({"rule": rule, "override": current, "limits": limits}))
+    Reply::json(&Counters {
+        rule: rule.map(str::to_owned),
+        by_override: current,
+        limits: counters.limits.iter().map(|state| limit(rule, state)).collect(),
+    })
 }
 
 /// The descriptor that the parameters name.
 pub(super) fn asked(query: &Query<'_>) -> Result<Target, Problem> {
-    let needed = |name: &str, example: &str| {
-        let text = query.text(name).filter(|text| !text.is_empty());
-        text.ok_or_else(|| {
-            Problem::bad_request(format!("parameter {name:?} is missing; expected {name}={example}"))
-        })
-    };
-    let domain = needed("domain", "DOMAIN")?;
-    let entries = entries_of_text(needed("descriptor", "KEY=VALUE,…")?);
+    let entries = entries_of_text(query.needed("descriptor"));
     let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
-    exact(Target::new(domain, entries))
+    exact(Target::new(query.needed("domain"), entries))
 }
 
-fn limit(rule: Option<&str>, state: &CounterState) -> Json {
+fn limit(rule: Option<&str>, state: &CounterState) -> CounterLimit {
     let CounterState { limit, schedule, used, held, remaining, resets_in } = state;
-    json!({
-        "rule": rule,
-        "name": limit.name.as_deref(),
-        "requests_per_unit": limit.requests_per_unit,
-        "unit": limit.unit.name(),
-        "unit_multiplier": limit.multiplier,
-        "calendar": limit.period().calendar(),
-        "schedule": schedule.as_ref().map(|in_force| &in_force.words),
-        "algorithm": limit.algorithm.kind().name(),
-        "used": used,
-        "spent": held.map(|_| used),
-        "held": held,
-        "remaining": remaining,
-        "resets_in_seconds": resets_in,
-    })
+    CounterLimit {
+        rule: rule.map(str::to_owned),
+        name: limit.name.as_deref().map(str::to_owned),
+        requests_per_unit: limit.requests_per_unit,
+        unit: limit.unit.name().to_owned(),
+        unit_multiplier: limit.multiplier.get().into(),
+        calendar: limit.period().calendar().map(calendar),
+        schedule: schedule.as_ref().map(|in_force| in_force.words.to_string()),
+        algorithm: limit.algorithm.kind().name().to_owned(),
+        used: *used,
+        spent: held.map(|_| *used),
+        held: *held,
+        remaining: *remaining,
+        resets_in_seconds: *resets_in,
+    }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Reset {
-    domain: Option<String>,
-    descriptor: Option<Json>,
-    reason: Option<String>,
+fn calendar(calendar: limit::calendar::Calendar) -> Calendar {
+    let CalendarFields { time_zone, week_start, anchor_day } = calendar.fields();
+    Calendar { time_zone: time_zone.to_owned(), week_start: week_start.map(str::to_owned), anchor_day }
 }
 
 /// `POST /api/v1/counters/reset`: resets the counters of a descriptor, in all replicas that share the store.
 pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let Reset { domain, descriptor, reason } = call.json()?;
-    let entries = entries_of_json(descriptor.as_ref()).map_err(Problem::bad_request)?;
-    let target = exact(Target::new(&domain.unwrap_or_default(), entries))?;
+    let ResetCounters::<Json> { domain, descriptor, reason } = call.json()?;
+    let given = (!descriptor.is_null()).then_some(&descriptor);
+    let entries = entries_of_json(given).map_err(Problem::bad_request)?;
+    let target = exact(Target::new(&domain, entries))?;
     let keys = api.managed.limiter.reset_counters(&request(&target)).await.map_err(problem)?;
     if keys.is_empty() {
         let message =
@@ -87,7 +80,7 @@ pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
     if let Some(warning) = &warning {
         warn!("reset of {target}: {warning}");
     }
-    let reply = json!({"reset": keys.len(), "warning": warning});
+    let reply = CountersReset { reset: keys.len(), warning };
     Ok(Reply::json(&reply)?.changed(shown_target(api, &target), &reason.unwrap_or_default()))
 }
 

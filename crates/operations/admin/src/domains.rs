@@ -6,24 +6,30 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::{
     Api,
-    overrides::{by, changed, effect},
+    overrides::{as_api, by, changed, effect},
     reply::{Call, Problem, Reply},
 };
+use api::{Switches, SwitchesCleared};
 use clock::{Clock, SystemClock, Time};
 use fleet::Summary;
 use overrides::{ChangeError, EVERY_DOMAIN, Index, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
-pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    call.query(&[])?;
+pub(super) async fn list(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
     let index = api.managed.keeper.index();
     let all = in_force(index, index.time(SystemClock.now()));
-    let domains: Vec<Json> = all.iter().map(|(one, is_here)| json_of(one, *is_here)).collect();
-    Reply::json(&json!({"domains": domains, "kept_in": api.managed.keeper.storage()}))
+    let of = |(one, this_replica): &(Arc<Override>, bool)| api::Override {
+        this_replica: *this_replica,
+        ..as_api(one.to_json())
+    };
+    Reply::json(&Switches {
+        domains: all.iter().map(of).collect(),
+        kept_in: api.managed.keeper.storage().to_owned(),
+    })
 }
 
 /// The switches in force by their domains, and whether each is of this replica alone.
@@ -39,14 +45,6 @@ pub(super) fn in_force(index: &Index, now: Time) -> Vec<(Arc<Override>, bool)> {
         (one.target.domain(), key(one)).cmp(&(other.target.domain(), key(other)))
     });
     all
-}
-
-fn json_of(one: &Override, is_here: bool) -> Json {
-    let mut json = one.to_json();
-    if is_here {
-        json["this_replica"] = true.into();
-    }
-    json
 }
 
 pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
@@ -79,14 +77,12 @@ fn with_advice(error: ChangeError) -> ChangeError {
 
 /// `DELETE /api/v1/domains?domain=&this_replica=`: removes the switches of a domain.
 pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["domain", "reason", "this_replica"])?;
-    let domain = query.text("domain").filter(|domain| !domain.is_empty());
-    let domain = domain
-        .ok_or_else(|| Problem::bad_request("parameter \"domain\" is missing; expected domain=DOMAIN"))?;
-    let keeper = &api.managed.keeper;
-    let removed = match query.word("this_replica", &["false", "true"])? {
-        "true" => keeper.index().clear_here(domain),
-        _ => keeper.clear(domain).await.map_err(with_advice)?,
+    let (query, keeper) = (&call.query, &api.managed.keeper);
+    let domain = query.needed("domain");
+    let removed = if query.is_true("this_replica") {
+        keeper.index().clear_here(domain)
+    } else {
+        keeper.clear(domain).await.map_err(with_advice)?
     };
     if removed.is_empty() {
         let message = format!("domain {:?} has no switch; GET /api/v1/domains lists them", text::cut(domain));
@@ -95,6 +91,6 @@ pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
     let what: Vec<String> = removed.iter().map(|one| one.effect()).collect();
     let whose = if domain == EVERY_DOMAIN { "all domains" } else { domain };
     let what = format!("{whose}, which was {}", what.join(" and "));
-    let cleared: Vec<Json> = removed.iter().map(|one| one.to_json()).collect();
-    Ok(Reply::json(&json!({"cleared": cleared}))?.changed(what, query.text("reason").unwrap_or_default()))
+    let cleared = removed.iter().map(|one| as_api(one.to_json())).collect();
+    Ok(Reply::json(&SwitchesCleared { cleared })?.changed(what, query.needed("reason")))
 }

@@ -19,6 +19,7 @@ use super::{
     reply::{Body, Call, Problem, Reply},
     view::{Parts, View},
 };
+use api::OrUnknown;
 
 /// The maximum number of streams. An event of a busy service has 100 kB.
 const MAX_FOLLOWERS: usize = 32;
@@ -63,14 +64,14 @@ impl Events {
 
 /// A stream of events for some seconds: first `history`, with the points of the last five minutes, then `tick` once a
 /// second. The points are those of all replicas in steps of ten seconds, or of a single one for each second.
-pub(super) async fn follow(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    call.query(&[])?;
+pub(super) async fn follow(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
     let Ok(place) = api.events.places.clone().try_acquire_owned() else {
         let message = format!("{MAX_FOLLOWERS} clients receive events already; close one of them");
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
-    let View { merged, replicas, .. } = api.view(None, Parts::default()).await?;
-    let is_single = replicas["known"].as_u64().is_none_or(|known| known == 1);
+    let View { merged, whose } = api.view_of(None, Parts::default()).await?;
+    let known = whose.replicas.as_ref().and_then(OrUnknown::known);
+    let is_single = known.is_none_or(|replicas| replicas.known == 1);
     let points = if is_single { api.history.points() } else { Point::of(&merged.steps) };
     let history = serde_json::to_vec(&points).unwrap_or_default();
     let (sender, events) = mpsc::channel(QUEUE);

@@ -7,6 +7,7 @@ use std::{collections::VecDeque, sync::Mutex};
 use serde::Serialize;
 
 use ::counters::Store;
+use api::{ByCode, Latency};
 use clock::Time;
 use faults::{OnStoreFailure, mutex::lock};
 use fleet::{Buckets, Steps};
@@ -51,19 +52,8 @@ pub(super) struct Point {
     pub(super) latency: Latency,
 }
 
-#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Rates {
-    pub(super) ok: f64,
-    pub(super) over_limit: f64,
-    pub(super) error: f64,
-}
-
-/// Latencies of the last minute; `None` without requests.
-#[derive(Serialize, Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Latency {
-    pub(super) p50_seconds: Option<f64>,
-    pub(super) p99_seconds: Option<f64>,
-}
+/// Requests per second.
+type Rates = ByCode<f64>;
 
 impl History {
     /// Reads the counters, about once a second.
@@ -116,21 +106,16 @@ impl History {
 impl Point {
     /// Points of the steps of all replicas, whose response times are unknown.
     pub(super) fn of(steps: &Steps) -> Vec<Self> {
-        let point = |(time, [ok, over_limit, error]): (u64, [f64; 3])| Self {
-            time,
-            rates: Rates { ok, over_limit, error },
-            latency: Latency::default(),
-        };
+        let point =
+            |(time, rates): (u64, [f64; 3])| Self { time, rates: rates.into(), latency: Latency::default() };
         steps.points().map(point).collect()
     }
 }
 
-impl Latency {
-    pub(super) fn of(times: &Buckets) -> Self {
-        // Whole microseconds, so that JSON shows no rounding errors.
-        let quantile = |part| times.quantile(part).map(|seconds| (seconds * 1e6).round() / 1e6);
-        Self { p50_seconds: quantile(0.5), p99_seconds: quantile(0.99) }
-    }
+pub(super) fn latency(times: &Buckets) -> Latency {
+    // Whole microseconds, so that JSON shows no rounding errors.
+    let quantile = |part| times.quantile(part).map(|seconds| (seconds * 1e6).round() / 1e6);
+    Latency { p50_seconds: quantile(0.5), p99_seconds: quantile(0.99) }
 }
 
 impl Series {
@@ -143,7 +128,7 @@ impl Series {
             } else {
                 let rates = rates(last.requests, sample.requests, micros);
                 self.samples.push_back(sample.clone());
-                let latency = Latency::of(&self.latency(|sample| &sample.response_time));
+                let latency = latency(&self.latency(|sample| &sample.response_time));
                 self.points.push_back(Point { time: sample.time.seconds(), rates, latency });
                 keep(&mut self.points, SECONDS);
                 return keep(&mut self.samples, LATENCY_SECONDS + 1);
@@ -170,8 +155,7 @@ fn keep<T>(values: &mut VecDeque<T>, most: usize) {
 
 fn rates(before: [u64; 3], after: [u64; 3], micros: u64) -> Rates {
     // In the order of `ResponseCode::ALL`.
-    let [ok, over_limit, error] = rates_of(before, after, micros);
-    Rates { ok, over_limit, error }
+    rates_of(before, after, micros).into()
 }
 
 pub(super) fn rates_of<const N: usize>(before: [u64; N], after: [u64; N], micros: u64) -> [f64; N] {

@@ -1,54 +1,36 @@
 //! `/api/v1/holds`: the open holds of a descriptor's limits, and their settlement by hand.
 
 use http::StatusCode;
-use serde::Deserialize;
-use serde_json::{Value as Json, json};
 
 use super::{
     Api, counters,
     reply::{Call, Problem, Reply},
 };
 use ::counters::{Close, Closing};
+use api::{CloseHolds, Hold, Holds, HoldsClosed};
 use clock::Rfc3339;
 use limit::MAX_LIMIT;
 use limiter::ListedHold;
 
-/// As many of each limit are listed.
-const MOST: usize = 1000;
-
 /// `GET /api/v1/holds`: the open holds of a descriptor's limits, those that expire first.
 pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["domain", "descriptor", "n"])?;
-    let most = query.number("n", 100, 1..=MOST)?;
-    let target = counters::asked(&query)?;
-    let holds = api.managed.limiter.holds(&counters::request(&target), most).await;
+    let target = counters::asked(&call.query)?;
+    let holds = api.managed.limiter.holds(&counters::request(&target), call.query.number("n")).await;
     let holds = holds.map_err(counters::problem)?;
-    let hold = |hold: &ListedHold| {
-        json!({
-            "id": hold.open.id.to_string(),
-            "requests_per_unit": hold.limit.requests_per_unit,
-            "unit": hold.limit.unit.name(),
-            "held": hold.open.held,
-            "in": hold.limit.hold.as_ref().map(|rule| &*rule.currency),
-            "expires_at": Rfc3339(hold.open.expires).to_string(),
-        })
+    let hold = |hold: &ListedHold| Hold {
+        id: hold.open.id.to_string(),
+        requests_per_unit: hold.limit.requests_per_unit,
+        unit: hold.limit.unit.name().to_owned(),
+        held: hold.open.held,
+        r#in: hold.limit.hold.as_ref().map(|rule| rule.currency.to_string()),
+        expires_at: Rfc3339(hold.open.expires).to_string(),
     };
-    Reply::json(&json!({"holds": holds.iter().map(hold).collect::<Vec<Json>>()}))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Settled {
-    id: Option<String>,
-    /// `None` ends.
-    cost: Option<u64>,
-    r#in: Option<String>,
-    reason: Option<String>,
+    Reply::json(&Holds { holds: holds.iter().map(hold).collect() })
 }
 
 /// `POST /api/v1/holds/settle`: settles the holds of a request at a cost.
 pub(super) async fn settle(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let settled: Settled = call.json()?;
+    let settled: CloseHolds = call.json()?;
     let cost = settled.cost.filter(|cost| *cost <= MAX_LIMIT);
     let cost = cost.ok_or_else(|| {
         Problem::bad_request(format!(
@@ -61,7 +43,7 @@ pub(super) async fn settle(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
 
 /// `POST /api/v1/holds/end`: ends the holds of a request; they charge what `unknown` says.
 pub(super) async fn end(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let ended: Settled = call.json()?;
+    let ended: CloseHolds = call.json()?;
     if ended.cost.is_some() {
         let message = "cost: an end has none; POST /api/v1/holds/settle settles at a cost";
         return Err(Problem::bad_request(message.to_owned()));
@@ -69,8 +51,8 @@ pub(super) async fn end(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     close(api, &ended, Close::End).await
 }
 
-async fn close(api: &Api, asked: &Settled, close: Close) -> Result<Reply, Problem> {
-    let id = asked.id.as_deref().unwrap_or_default();
+async fn close(api: &Api, asked: &CloseHolds, close: Close) -> Result<Reply, Problem> {
+    let id = asked.id.as_str();
     let read = id.parse().map_err(|()| {
         Problem::bad_request(format!("id: {id:?} is not an id of a hold; GET /api/v1/holds shows them"))
     })?;
@@ -81,5 +63,5 @@ async fn close(api: &Api, asked: &Settled, close: Close) -> Result<Reply, Proble
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
     let reason = asked.reason.clone().unwrap_or_default();
-    Ok(Reply::json(&json!({"closed": closed}))?.changed(id.to_owned(), &reason))
+    Ok(Reply::json(&HoldsClosed { closed })?.changed(id.to_owned(), &reason))
 }

@@ -36,11 +36,16 @@ use tracing::info;
 use self::{
     events::Events,
     history::History,
-    reply::{Body, Call, Problem, Reply, Sending},
-    routes::{EVENT_PARTS, Found, Route},
+    reply::{Body, Call, Problem, Query, Reply, Sending},
+    routes::{EVENT_PARTS, Found},
     rules::RuleRates,
 };
-pub use self::{guard::Hosts, tokens::Tokens, trial::Trials};
+pub use self::{
+    guard::Hosts,
+    routes::{Parameter, ROUTES, Route, SchemaOf, Takes},
+    tokens::Tokens,
+    trial::Trials,
+};
 use ::counters::{Outages, Store};
 use ::overrides::{Keeper, model::MAX_JSON};
 use ::recent::Recent;
@@ -152,7 +157,7 @@ impl Api {
         let sending = Sending::new(managed.replies.clone());
         let started = managed.started;
         let api = Self { managed, access, history, rule_rates, events, sending, watch, not_enforced, trial };
-        let actions = routes::ROUTES.iter().filter_map(|route| route.action);
+        let actions = ROUTES.iter().filter_map(|route| route.action);
         actions.for_each(|action| api.managed.stats.service().admin_changes.show(action));
         api.sample(started);
         api.watch.begin(&api);
@@ -182,11 +187,8 @@ impl Api {
         let mut text = vec![b'{'];
         for (name, uri) in EVENT_PARTS {
             let Ok(request) = Request::builder().uri(*uri).body(Bytes::new()) else { continue };
-            let Found::Route(route, parameter) = routes::find(&Method::GET, request.uri().path()) else {
-                continue;
-            };
-            let call = Call { who: &Who::SELF, parameter, request: &request };
-            if let Ok(Reply { body: Body::Json(body), .. }) = (route.handler)(self, &call).await {
+            let Found::Route(route) = routes::find(&Method::GET, request.uri().path()) else { continue };
+            if let Ok(Reply { body: Body::Json(body), .. }) = self.reply(route, &Who::SELF, &request).await {
                 if text.len() > 1 {
                     text.push(b',');
                 }
@@ -209,7 +211,7 @@ impl Api {
         guard::check_origin(&head.headers)?;
         let who = guard::authenticate(self.access.tokens.as_ref(), &head.headers, peer, service)?;
         let route = match routes::find(&head.method, path) {
-            Found::Route(route, _) => route,
+            Found::Route(route) => route,
             Found::OtherMethods(allowed) => {
                 return Err(Problem::method_not_allowed(&head.method, path, &allowed));
             }
@@ -231,24 +233,30 @@ impl Api {
         Ok(Asked { who, route })
     }
 
-    async fn call(&self, route: &Route, call: &Call<'_>) -> Result<Answer, Problem> {
+    async fn reply(&self, route: &Route, who: &Who, request: &Request<Bytes>) -> Result<Reply, Problem> {
+        let parameter = route.matches(request.uri().path()).unwrap_or_default();
+        let query = Query::read(route.parameters, request.uri().query())?;
+        (route.handler)(self, &Call { who, parameter, query, request }).await
+    }
+
+    async fn call(&self, route: &Route, who: &Who, request: &Request<Bytes>) -> Result<Answer, Problem> {
         let changes = &self.managed.stats.service().admin_changes;
         let Some(action) = route.action else {
-            return (route.handler)(self, call).await?.into_answer(&self.sending);
+            return self.reply(route, who, request).await?.into_answer(&self.sending);
         };
-        match (route.handler)(self, call).await {
+        match self.reply(route, who, request).await {
             Ok(reply) => {
                 changes.count(action, ChangeResult::Ok);
                 let (what, reason) = reply.change.clone().unwrap_or_default();
-                info!(action, by = %call.who, what, reason, "admin change");
-                self.record(action, &what, call.who.author(), reason);
+                info!(action, by = %who, what, reason, "admin change");
+                self.record(action, &what, who.author(), reason);
                 reply.into_answer(&self.sending)
             }
             Err(problem) => {
                 let is_error = problem.status.is_server_error();
                 let result = if is_error { ChangeResult::Error } else { ChangeResult::Rejected };
                 changes.count(action, result);
-                info!(action, by = %call.who, result = result.name(), error = problem.message, "admin change rejected");
+                info!(action, by = %who, result = result.name(), error = problem.message, "admin change rejected");
                 Err(problem)
             }
         }
@@ -281,8 +289,7 @@ impl Pages for Api {
 
     async fn answer(self: Arc<Self>, asked: Asked, request: Request<Bytes>) -> Answer {
         let Asked { who, route } = asked;
-        let parameter = route.matches(request.uri().path()).unwrap_or_default();
-        let answered = self.call(route, &Call { who: &who, parameter, request: &request }).await;
+        let answered = self.call(route, &who, &request).await;
         with_headers(answered.unwrap_or_else(Problem::into_answer))
     }
 }

@@ -3,17 +3,16 @@
 //! Each replica finds its own reasons once a second and publishes them with its summary; the status shows those of all.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     sync::{Arc, Mutex},
 };
 
-use serde_json::{Value as Json, json};
-
 use super::{Api, domains, overrides::shown_target};
 use ::overrides::{Action, EVERY_DOMAIN, Override, model::timestamp};
+use api::{Change, NotEnforced, Replica};
 use clock::{Rfc3339, Time};
 use faults::mutex::lock;
-use fleet::{Change, NotEnforced, changes::MAX_KEPT};
+use fleet::changes::MAX_KEPT;
 use metrics::{DomainRequests, FailureReason, LENIENT, Stats, UNKNOWN_DOMAIN};
 
 /// Samples are taken every ten seconds of a minute.
@@ -244,19 +243,13 @@ fn between(before: &Sample, now: &Sample) -> Vec<NotEnforced> {
 }
 
 /// The reasons as the status has them: first what nobody chose. `replicas` are those of the status.
-pub(super) fn json_of(all: &[NotEnforced], replicas: &Json) -> Json {
-    let hashes = replicas.as_array().into_iter().flatten().map(|replica| &replica["rules_hash"]);
-    let hashes: std::collections::HashSet<&Json> = hashes.collect();
+pub(super) fn shown(all: &[NotEnforced], replicas: &[Replica]) -> Vec<NotEnforced> {
+    let hashes: HashSet<_> = replicas.iter().map(|replica| &replica.rules_hash).collect();
     let other = (hashes.len() > 1)
         .then(|| NotEnforced { n: hashes.len() as u64, ..new(Why::OtherRules, EVERY_DOMAIN) });
     let all =
         other.iter().chain(all.iter().filter(|one| !one.chosen)).chain(all.iter().filter(|one| one.chosen));
-    let json = |one: &NotEnforced| {
-        let mut json = json!(one);
-        json["text"] = sentence(one).into();
-        json
-    };
-    all.map(json).collect()
+    all.map(|one| NotEnforced { text: sentence(one), ..one.clone() }).collect()
 }
 
 fn sentence(one: &NotEnforced) -> String {
@@ -347,11 +340,11 @@ mod tests {
     #[test]
     fn what_nobody_chose_comes_first() {
         let all = [new(Why::ShadowMode, EVERY_DOMAIN), new(Why::RulesRejected, EVERY_DOMAIN)];
-        let replicas = json!([{"rules_hash": "1"}, {"rules_hash": "2"}, {"rules_hash": "2"}]);
-        let json = json_of(&all, &replicas);
-        let whys: Vec<_> = json.as_array().unwrap().iter().map(|one| one["why"].as_str().unwrap()).collect();
+        let with = |hash: &str| Replica { rules_hash: Some(hash.to_owned()), ..Replica::default() };
+        let shown = shown(&all, &["1", "2", "2"].map(with));
+        let whys: Vec<_> = shown.iter().map(|one| one.why.as_str()).collect();
         assert_eq!(whys, ["other_rules", "rules_rejected", "shadow_mode"]);
-        assert_eq!(json[0]["text"], "all domains: replicas serve 2 different sets of rules");
-        assert_eq!(json_of(&[], &json!("unknown")), json!([]));
+        assert_eq!(shown[0].text, "all domains: replicas serve 2 different sets of rules");
+        assert_eq!(super::shown(&[], &[]), []);
     }
 }

@@ -1,12 +1,13 @@
 //! `/api/v1/overrides`: lists, sets and removes overrides; and `/api/v1/imports`: imports many at once.
 
 use http::StatusCode;
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use super::{
     Api,
     reply::{Body, Call, Problem, Query, Reply},
 };
+use api::{ImportAborted, ImportBegun, ImportLength, Imported, OverrideRemoved};
 use clock::{Clock, SystemClock, Time};
 use fleet::Summary;
 use overrides::{
@@ -15,27 +16,17 @@ use overrides::{
 };
 use recent::{KeyValues, shown};
 
-/// The default number of overrides in one reply.
-const PAGE: usize = 1_000;
-
-const MAX_PAGE: usize = 10_000;
-
 /// The size at which a page ends, of overrides with long texts.
 const MAX_PAGE_BYTES: usize = 4 << 20;
 
 const MAX_ERRORS: usize = 10;
 
 /// `GET /api/v1/overrides`: a page of the overrides, which may end before `n` of them. Their order is arbitrary, and stable while there are no changes.
-pub(super) fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["domain", "descriptor", "request", "action", "n", "offset"])?;
-    let (count, offset) =
-        (query.number("n", PAGE, 1..=MAX_PAGE)?, query.number("offset", 0, 0..=usize::MAX)?);
+pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let query = &call.query;
+    let (count, offset) = (query.number("n"), query.number("offset"));
     let text = |name| query.text(name).filter(|text| !text.is_empty()).map(str::to_owned);
     let (domain, action) = (text("domain"), text("action"));
-    if let Some(action) = action.as_deref().filter(|action| !Action::NAMES.contains(action)) {
-        let expected = Action::NAMES.join(", ");
-        return Err(Problem::bad_request(format!("action={action:?}: expected {expected}")));
-    }
     let parsed = |name| {
         let entries = text(name).map(|text| entries_of_text(&text)).transpose();
         entries.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
@@ -91,42 +82,37 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 }
 
 /// The reply to a change that sets an override, with its effect.
-pub(super) fn changed(
-    api: &Api,
-    one: &Override,
-    effect: Vec<(&'static str, String)>,
-) -> Result<Reply, Problem> {
-    let mut reply = one.to_json();
-    for (name, value) in effect {
-        reply[name] = value.into();
-    }
-    let end = reply.get("expires_at").and_then(Json::as_str).map(|end| format!(" until {end}"));
+pub(super) fn changed(api: &Api, one: &Override, effect: Effect) -> Result<Reply, Problem> {
+    let reply = api::Override { rule: effect.rule, warning: effect.warning, ..as_api(one.to_json()) };
+    let end = reply.expires_at.as_ref().map(|end| format!(" until {end}"));
     let what = format!("{}, {}{}", shown_target(api, &one.target), one.effect(), end.unwrap_or_default());
     Ok(Reply::json(&reply)?.changed(what, &one.reason))
 }
 
-/// The rule that an override applies to and a warning, as members of a reply.
+/// The rule that an override applies to, and a warning.
+#[derive(Default)]
+pub(super) struct Effect {
+    rule: Option<String>,
+    warning: Option<String>,
+}
+
+/// The effect of an override.
 ///
 /// # Errors
 /// When no request can meet the override, unless it is forced, or when the rule's algorithm cannot have its limit.
-pub(super) fn effect(
-    api: &Api,
-    one: &Override,
-    recent: &Summary,
-    force: bool,
-) -> Result<Vec<(&'static str, String)>, Problem> {
+pub(super) fn effect(api: &Api, one: &Override, recent: &Summary, force: bool) -> Result<Effect, Problem> {
     // Without rules nothing is known about requests.
-    let Some(served) = api.managed.source.current() else { return Ok(Vec::new()) };
+    let Some(served) = api.managed.source.current() else { return Ok(Effect::default()) };
     let target = &one.target;
     match applies::check(target, &served.rules, |key| has_key(target, recent, key)) {
         Ok(effect) => {
             if let Some(why) = effect.rule.and_then(|rule| applies::too_large(one.action, rule)) {
                 return Err(Problem::bad_request(why));
             }
-            let rule = effect.rule.map(|rule| ("rule", rule.full_key.to_string()));
-            Ok(rule.into_iter().chain(effect.warning.map(|warning| ("warning", warning))).collect())
+            let rule = effect.rule.map(|rule| rule.full_key.to_string());
+            Ok(Effect { rule, warning: effect.warning })
         }
-        Err(why) if force => Ok(vec![("warning", why)]),
+        Err(why) if force => Ok(Effect { rule: None, warning: Some(why) }),
         Err(why) => Err(Problem::needs_force(why)),
     }
 }
@@ -139,7 +125,6 @@ fn has_key(target: &Target, recent: &Summary, key: &str) -> bool {
 }
 
 pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["reason"])?;
     let keeper = &api.managed.keeper;
     let Some(one) = keeper.by_id(call.parameter) else {
         let message = format!("no override {:?}; GET /api/v1/overrides lists them", call.parameter);
@@ -147,9 +132,8 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
     };
     keeper.remove(&one.target).await?;
     let what = format!("{}, which was {}", shown_target(api, &one.target), one.effect());
-    let reason = query.text("reason").unwrap_or_default();
-    let removed = json_of(&one, api.managed.recent.values());
-    Ok(Reply::json(&json!({"removed": removed}))?.changed(what, reason))
+    let removed = as_api(json_of(&one, api.managed.recent.values()));
+    Ok(Reply::json(&OverrideRemoved { removed })?.changed(what, call.query.needed("reason")))
 }
 
 /// A target for the log of changes, with its values by `KEY_VALUES`.
@@ -166,21 +150,31 @@ fn json_of(one: &Override, values: KeyValues) -> Json {
     }
 }
 
+/// An override from the JSON that it is stored as.
+#[expect(clippy::expect_used, reason = "the crate `overrides` writes these fields")]
+pub(super) fn as_api(json: Json) -> api::Override {
+    serde_json::from_value(json).expect("an override has the fields of the API")
+}
+
+/// What an override does, without its target.
+pub(super) fn effect_shown(action: Action, expires: Option<u32>) -> api::Override {
+    let mut fields = Map::new();
+    action.add_to_json(expires, &mut fields);
+    as_api(Json::Object(fields))
+}
+
 /// `POST /api/v1/imports`: begins an import. Nothing changes until it is committed.
-pub(super) fn begin(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    call.query(&[])?;
-    let import = api.managed.keeper.begin_import()?;
-    Reply::json(&json!({"import": import}))
+pub(super) async fn begin(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
+    Reply::json(&ImportBegun { import: api.managed.keeper.begin_import()? })
 }
 
 /// `POST /api/v1/imports/{id}`: adds overrides to an import, as JSON lines.
 pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let known = known_length(&call.query(&["overrides"])?)?;
     let keeper = &api.managed.keeper;
     let now = keeper.index().time(SystemClock.now());
     let all = read_lines(api, call, &api.keys_without_rule().await?, now)?;
-    let length = keeper.add_to_import(call.parameter, &all, known).await?;
-    Reply::json(&json!({"import": call.parameter, "overrides": length}))
+    let overrides = keeper.add_to_import(call.parameter, &all, known_length(&call.query)).await?;
+    Reply::json(&ImportLength { import: call.parameter.to_owned(), overrides })
 }
 
 /// The overrides of a body of JSON lines, or the first errors. One that an export wrote was accepted before.
@@ -219,25 +213,20 @@ fn read_lines(api: &Api, call: &Call<'_>, recent: &Summary, now: Time) -> Result
 
 /// `PUT /api/v1/imports/{id}`: commits an import, all of it at once.
 pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["reason", "overrides"])?;
-    let known = known_length(&query)?;
-    let imported = api.managed.keeper.commit_import(call.parameter, known).await?;
+    let imported = api.managed.keeper.commit_import(call.parameter, known_length(&call.query)).await?;
     let total = api.managed.keeper.index().len();
     let what = format!("{imported} override{}", if imported == 1 { "" } else { "s" });
-    let reason = query.text("reason").unwrap_or_default();
-    Ok(Reply::json(&json!({"imported": imported, "total": total}))?.changed(what, reason))
+    Ok(Reply::json(&Imported { imported, total })?.changed(what, call.query.needed("reason")))
 }
 
 /// The number of overrides that the caller has added to an import.
-fn known_length(query: &Query<'_>) -> Result<Option<u64>, Problem> {
-    let length = query.text("overrides").map(|_| query.number("overrides", 0, 0..=usize::MAX)).transpose()?;
-    Ok(length.map(|length| length as u64))
+fn known_length(query: &Query<'_>) -> Option<u64> {
+    query.text("overrides").map(|_| query.number("overrides") as u64)
 }
 
 pub(super) async fn abort(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    call.query(&[])?;
     api.managed.keeper.abort_import(call.parameter).await?;
-    Reply::json(&json!({"aborted": call.parameter}))
+    Reply::json(&ImportAborted { aborted: call.parameter.to_owned() })
 }
 
 impl From<ChangeError> for Problem {

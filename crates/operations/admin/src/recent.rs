@@ -3,26 +3,23 @@
 
 use std::cmp::Reverse;
 
-use serde_json::json;
-
 use super::{
     Api,
     reply::{Call, Problem, Query, Reply},
-    view::{Parts, REPLICA, View},
+    view::{Parts, THIS, View},
 };
-use fleet::{KeyHits, KeyRefusals, summary::Entry};
-use recent::{Decision, KeyValues, MAX_REFUSALS, shown};
+use api::{Entry, KeyHits, Refusals, RefusedKeys, Top, Unmatched, UnmatchedShape, Whose, Window};
+use fleet::KeyRefusals;
+use recent::{Decision, KeyValues, shown};
 
 /// The first `n` keys of a domain or a rule, by their refused, shadowed or allowed hits, or the key with these entries.
 pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["n", "domain", "rule", "descriptor", "by", "unmatched", REPLICA])?;
-    let most = query.number("n", 20, 1..=1000)?;
-    let by = query.word("by", &["refused", "shadowed", "allowed"])?;
-    let is_unmatched = query.word("unmatched", &["false", "true"])? == "true";
+    let query = &call.query;
+    let (by, is_unmatched) = (query.word("by"), query.is_true("unmatched"));
     let (domain, rule) = (query.text("domain"), query.text("rule"));
     let key = query.descriptor("descriptor")?;
     let parts = Parts { keys: !is_unmatched, domain, rule, key: key.as_deref(), ..Parts::default() };
-    let View { mut merged, scope, replicas } = api.view(query.text(REPLICA), parts).await?;
+    let View { mut merged, whose } = api.view(query, parts).await?;
     let mut keys = std::mem::take(if is_unmatched { &mut merged.unmatched } else { &mut merged.keys });
     let values = api.managed.recent.values();
     let wanted = key.as_ref().map(|key| as_shown(key, values));
@@ -45,28 +42,26 @@ pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         let names = |key: &KeyHits| (key.rule.clone(), key.descriptor.clone());
         order(other).cmp(&order(one)).then_with(|| names(one).cmp(&names(other)))
     });
-    keys.truncate(most);
-    let shapes = |key: &KeyHits| {
-        json!({
-            "reason": key.rule, "domain": key.domain, "descriptor": key.descriptor,
-            "descriptor_cut": key.descriptor_cut, "count": key.allowed, "error": key.error,
-        })
+    keys.truncate(query.number("n"));
+    let window = Window {
+        window_seconds: merged.window_seconds,
+        missed: merged.missed,
+        key_values: values.name().to_owned(),
+        whose,
     };
-    let mut reply = json!({
-        "window_seconds": merged.window_seconds,
-        // Requests since the start that were not recorded because the tables were being read.
-        "missed": merged.missed,
-        "key_values": values.name(),
-        "scope": scope.name(),
-        "replicas": replicas,
-    });
-    if is_unmatched {
-        reply["unmatched"] = keys.iter().map(shapes).collect();
-        reply["total"] = json!(merged.unmatched_total);
-    } else {
-        reply["keys"] = json!(keys);
+    if !is_unmatched {
+        return Reply::json(&Top { keys, window });
     }
-    Reply::json(&reply)
+    let shape = |key: KeyHits| UnmatchedShape {
+        reason: key.rule,
+        domain: key.domain,
+        descriptor: key.descriptor,
+        descriptor_cut: key.descriptor_cut,
+        count: key.allowed,
+        error: key.error,
+    };
+    let unmatched = keys.into_iter().map(shape).collect();
+    Reply::json(&Unmatched { unmatched, total: merged.unmatched_total, window })
 }
 
 /// The entries of a key, as replies show them.
@@ -81,20 +76,19 @@ fn as_shown(key: &[(String, String)], values: KeyValues) -> Vec<Entry> {
 /// The newest `n` refused keys of a domain, and with these entries, the newest first; with `shadowed=true` those that
 /// shadow mode allowed. With `after`, the newest `n` refusals of this replica with a larger id, one by one.
 pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["n", "domain", "descriptor", "shadowed", "after", REPLICA])?;
-    let most = query.number("n", 100, 1..=MAX_REFUSALS)?;
+    let query = &call.query;
     let (domain, entries) = (query.text("domain"), query.descriptor("descriptor")?);
     if query.text("after").is_some() {
-        return one_by_one(api, &query, most, entries.as_deref());
+        return one_by_one(api, query, entries.as_deref());
     }
     let values = api.managed.recent.values();
     let parts = Parts { refusals: true, ..Parts::default() };
-    let View { merged, scope, replicas } = api.view(query.text(REPLICA), parts).await?;
+    let View { merged, whose } = api.view(query, parts).await?;
     let has_entry = |refusal: &KeyRefusals, (key, value): &(String, String)| {
         let value = shown(value, values);
         refusal.descriptor.iter().any(|entry| entry.key == *key && entry.value == value)
     };
-    let (mut refusals, others) = if is_shadowed(&query)? {
+    let (mut refusals, others) = if query.is_true("shadowed") {
         (merged.shadowed, merged.other_shadowed)
     } else {
         (merged.refusals, merged.other_refusals)
@@ -104,31 +98,16 @@ pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Proble
             && entries.iter().flatten().all(|entry| has_entry(refusal, entry))
     });
     refusals.sort_by_cached_key(|refusal| Reverse((refusal.last.clone(), refusal.descriptor.clone())));
-    refusals.truncate(most);
-    Reply::json(&json!({
-        "refusals": refusals,
-        "others": others,
-        "key_values": values.name(),
-        "scope": scope.name(),
-        "replicas": replicas,
-    }))
+    refusals.truncate(query.number("n"));
+    Reply::json(&RefusedKeys { refusals, others, key_values: values.name().to_owned(), whose })
 }
 
-fn is_shadowed(query: &Query<'_>) -> Result<bool, Problem> {
-    Ok(query.word("shadowed", &["false", "true"])? == "true")
-}
-
-fn one_by_one(
-    api: &Api,
-    query: &Query<'_>,
-    most: usize,
-    entries: Option<&[(String, String)]>,
-) -> Result<Reply, Problem> {
-    if let Some(name) = query.text(REPLICA).filter(|name| *name != "this") {
-        let message = format!("{REPLICA}={name:?}: refusals one by one are those of this replica");
+fn one_by_one(api: &Api, query: &Query<'_>, entries: Option<&[(String, String)]>) -> Result<Reply, Problem> {
+    if let Some(name) = query.text("replica").filter(|name| *name != THIS) {
+        let message = format!("replica={name:?}: refusals one by one are those of this replica");
         return Err(Problem::bad_request(message));
     }
-    let after = query.number("after", 0, 0..=usize::MAX)? as u64;
+    let after = query.number("after") as u64;
     let domain = query.text("domain");
     let matches = |decision: &Decision| {
         decision.id > after
@@ -138,8 +117,9 @@ fn one_by_one(
             })
     };
     let recent = &api.managed.recent;
-    let found = recent.refusals(most, is_shadowed(query)?, matches);
+    let found = recent.refusals(query.number("n"), query.is_true("shadowed"), matches);
     let values: KeyValues = recent.values();
-    let refusals: Vec<_> = found.iter().map(|decision| decision.json(values)).collect();
-    Reply::json(&json!({"refusals": refusals, "key_values": values.name(), "scope": "this"}))
+    let refusals = found.iter().map(|decision| decision.json(values)).collect();
+    let whose = Whose { scope: THIS.to_owned(), replicas: None };
+    Reply::json(&Refusals { refusals, key_values: values.name().to_owned(), whose })
 }

@@ -1,6 +1,6 @@
 //! Calls of the admin API and their replies: query parameters, JSON, and errors.
 
-use std::{borrow::Cow, ops::RangeInclusive, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -8,7 +8,10 @@ use http2::{Budget, Share};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
-use super::Who;
+use super::{
+    Who,
+    routes::{Parameter, Takes},
+};
 use overrides::model::MAX_JSON;
 use server::http::{Answer, streamed, typed};
 use text::{cut_display, entries};
@@ -17,6 +20,7 @@ pub(super) struct Call<'a> {
     pub(super) who: &'a Who,
     /// The value of `{id}` in the path; empty if the route has none.
     pub(super) parameter: &'a str,
+    pub(super) query: Query<'a>,
     pub(super) request: &'a Request<Bytes>,
 }
 
@@ -52,25 +56,13 @@ struct Sent {
     _share: Share,
 }
 
-pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+/// The query parameters of a call, which are those of its route.
+pub(super) struct Query<'a> {
+    known: &'static [Parameter],
+    given: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
 
 impl Call<'_> {
-    /// The query parameters: each of the `known` ones at most once, and no others.
-    pub(super) fn query(&self, known: &[&str]) -> Result<Query<'_>, Problem> {
-        let text = self.request.uri().query().unwrap_or_default();
-        let pairs: Vec<_> = form_urlencoded::parse(text.as_bytes()).collect();
-        for (at, (name, _)) in pairs.iter().enumerate() {
-            if !known.contains(&&**name) {
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                return Err(Problem::bad_request(format!("unknown parameter {name:?}; expected: {known}")));
-            }
-            if pairs.iter().take(at).any(|(earlier, _)| earlier == name) {
-                return Err(Problem::bad_request(format!("parameter {name:?} is given twice")));
-            }
-        }
-        Ok(Query(pairs))
-    }
-
     /// The body, which must be JSON of this type.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         let content_type =
@@ -92,35 +84,72 @@ impl Call<'_> {
     }
 }
 
-impl Query<'_> {
+impl<'a> Query<'a> {
+    /// Each of the `known` parameters at most once with a valid value, and no others.
+    pub(super) fn read(known: &'static [Parameter], text: Option<&'a str>) -> Result<Self, Problem> {
+        let given: Vec<_> = form_urlencoded::parse(text.unwrap_or_default().as_bytes()).collect();
+        for (at, (name, value)) in given.iter().enumerate() {
+            let Some(parameter) = known.iter().find(|known| known.name == name) else {
+                let known: Vec<_> = known.iter().map(|known| known.name).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                return Err(Problem::bad_request(format!("unknown parameter {name:?}; expected: {known}")));
+            };
+            if given.iter().take(at).any(|(earlier, _)| earlier == name) {
+                return Err(Problem::bad_request(format!("parameter {name:?} is given twice")));
+            }
+            parameter
+                .takes
+                .check(value)
+                .map_err(|expected| Problem::bad_request(format!("{name}={value:?}: expected {expected}")))?;
+        }
+        let query = Self { known, given };
+        for Parameter { name, takes, .. } in known {
+            if let (Takes::Needed(example), "") = (takes, query.needed(name)) {
+                let message = format!("parameter {name:?} is missing; expected {name}={example}");
+                return Err(Problem::bad_request(message));
+            }
+        }
+        Ok(query)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.given.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// A parameter that every call has.
+    pub(super) fn needed(&self, name: &str) -> &str {
+        self.text(name).unwrap_or_default()
+    }
+
     /// The entries of a descriptor in a parameter, `key=value,key=value`, if it is given.
     pub(super) fn descriptor(&self, name: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
         let read = self.text(name).map(entries::parse_with_values).transpose();
         read.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
     }
 
-    /// One of these words; the first one if the parameter is not given.
-    pub(super) fn word<'w>(&self, name: &str, words: &[&'w str]) -> Result<&'w str, Problem> {
-        let text = self.text(name).or(words.first().copied()).unwrap_or_default();
-        let known = words.iter().find(|word| **word == text).copied();
-        known.ok_or_else(|| Problem::bad_request(format!("{name}={text:?}: expected {}", words.join(" or "))))
-    }
-
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
-    }
-
-    pub(super) fn number(
-        &self,
-        name: &str,
-        default: usize,
-        range: RangeInclusive<usize>,
-    ) -> Result<usize, Problem> {
-        let Some(text) = self.text(name) else { return Ok(default) };
-        text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
-            let (least, most) = (range.start(), range.end());
-            Problem::bad_request(format!("{name}={text:?}: expected a number from {least} to {most}"))
+    /// One of the words of a parameter; the first one if it is not given.
+    pub(super) fn word(&self, name: &str) -> &str {
+        self.text(name).unwrap_or_else(|| match self.takes(name) {
+            Some(Takes::Words([first, ..])) => first,
+            _ => "",
         })
+    }
+
+    pub(super) fn is_true(&self, name: &str) -> bool {
+        self.word(name) == "true"
+    }
+
+    /// The number of a parameter; its default, or 0, if it is not given.
+    pub(super) fn number(&self, name: &str) -> usize {
+        let given = self.text(name).and_then(|text| text.parse().ok());
+        given.unwrap_or(match self.takes(name) {
+            Some(Takes::Number { default: Some(default), .. }) => *default,
+            _ => 0,
+        })
+    }
+
+    fn takes(&self, name: &str) -> Option<&'static Takes> {
+        self.known.iter().find(|known| known.name == name).map(|known| &known.takes)
     }
 }
 
@@ -204,11 +233,9 @@ impl Problem {
 
     /// `{"error": message}`, with `"needs_force": true` if that is so.
     pub(super) fn into_answer(self) -> Answer {
-        let mut body = serde_json::json!({ "error": self.message });
-        if self.needs_force {
-            body["needs_force"] = true.into();
-        }
-        let mut answer = typed(self.status, "application/json", body.to_string());
+        let body = api::Error { error: self.message, needs_force: self.needs_force };
+        let body = serde_json::to_string(&body).unwrap_or_default();
+        let mut answer = typed(self.status, "application/json", body);
         if let Some(allowed) = self.allowed {
             answer.headers_mut().insert(header::ALLOW, allowed);
         }

@@ -3,19 +3,16 @@
 use std::{
     cmp::Ordering,
     collections::{HashMap, VecDeque},
-    ops::Not,
     sync::{Arc, Mutex},
 };
-
-use serde::Serialize;
-use serde_json::Value as Json;
 
 use super::{
     Api,
     history::rates_of,
     reply::{Call, Problem, Reply},
-    view::{Parts, REPLICA, View},
+    view::{Parts, View},
 };
+use api::{RuleListed, Rules};
 use clock::{Clock as _, SystemClock, Time};
 use faults::mutex::lock;
 use fleet::RuleHits;
@@ -26,49 +23,6 @@ use recent::LimitShown;
 use rules::{Rule, RuleId};
 
 const SECONDS: usize = 2;
-
-#[derive(Serialize)]
-struct Listed<'a> {
-    rules: Vec<RuleJson<'a>>,
-    /// The number of rules, including those that are not in the reply.
-    total: usize,
-    scope: &'a str,
-    replicas: Json,
-}
-
-#[derive(Serialize)]
-struct RuleJson<'a> {
-    domain: &'a str,
-    rule: &'a str,
-    file: Option<&'a str>,
-    line: Option<u32>,
-    limits: Vec<LimitShown>,
-    unlimited: bool,
-    shadow_mode: bool,
-    quota_mode: bool,
-    /// False if the names of its metrics contain values of requests: then its hits are not counted here.
-    has_fixed_name: bool,
-    hits: Hits<u64>,
-    /// `None` in the first second after a reload.
-    per_second: Option<Hits<f64>>,
-    /// A replica did not publish its hits of this rule, which may be more.
-    #[serde(skip_serializing_if = "Not::not")]
-    partial: bool,
-}
-
-#[derive(Serialize)]
-struct Hits<N> {
-    allowed: N,
-    refused: N,
-    near: N,
-    shadowed: N,
-}
-
-impl<N> From<[N; 4]> for Hits<N> {
-    fn from([allowed, refused, near, shadowed]: [N; 4]) -> Self {
-        Self { allowed, refused, near, shadowed }
-    }
-}
 
 /// The last samples of the rules' counters.
 #[derive(Default)]
@@ -84,11 +38,10 @@ struct Sample {
 
 /// The first `n` rules of a domain, by their names or by their rates; or the rule with a name.
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&["n", "domain", "rule", "by", REPLICA])?;
-    let most = query.number("n", 1000, 1..=100_000)?;
-    let by_hits = query.word("by", &["name", "hits"])? == "hits";
+    let query = &call.query;
+    let by_hits = query.word("by") == "hits";
     let parts = Parts { rules: true, ..Parts::default() };
-    let View { merged, scope, replicas } = api.view(query.text(REPLICA), parts).await?;
+    let View { merged, whose } = api.view(query, parts).await?;
     let served = api.managed.source.current();
     let all = merged.rules.iter().map(|hits| (&*hits.rule, hits)).collect();
     let counted = Counted {
@@ -110,12 +63,12 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         by_rate.then_with(|| one.0.full_key.cmp(&other.0.full_key))
     });
     let total = found.len();
-    found.truncate(most);
+    found.truncate(query.number("n"));
     let served = served.iter().cycle();
     let rules = served
         .zip(found)
         .map(|(served, (rule, has_fixed_name))| json(served, rule, has_fixed_name, &counted));
-    Reply::json(&Listed { rules: rules.collect(), total, scope: scope.name(), replicas })
+    Reply::json(&Rules { rules: rules.collect(), total, whose })
 }
 
 /// What the rules have counted, by their full keys.
@@ -140,15 +93,15 @@ fn rules<'a>(served: &'a Served, domain: Option<&str>) -> Vec<(&'a Rule, bool)> 
     domains.flat_map(|domain| domain.rules()).collect()
 }
 
-fn json<'a>(served: &'a Served, rule: &'a Rule, has_fixed_name: bool, counted: &Counted<'_>) -> RuleJson<'a> {
+fn json(served: &Served, rule: &Rule, has_fixed_name: bool, counted: &Counted<'_>) -> RuleListed<LimitShown> {
     let info = served.attached.recent(rule.id);
     let place = info.and_then(|info| info.place.as_ref());
     let RuleHits { hits, per_second, is_partial, .. } = counted.of(rule);
     let shown = |limit| LimitShown::at(limit, counted.now);
-    RuleJson {
-        domain: info.map(|info| &*info.domain).unwrap_or_default(),
-        rule: &rule.full_key,
-        file: place.map(|(file, _)| &**file),
+    RuleListed {
+        domain: info.map(|info| info.domain.to_string()).unwrap_or_default(),
+        rule: rule.full_key.to_string(),
+        file: place.map(|(file, _)| file.to_string()),
         line: place.map(|(_, line)| *line),
         limits: rule.limits().into_iter().flat_map(Limits::iter).map(shown).collect(),
         unlimited: rule.limits().is_none(),

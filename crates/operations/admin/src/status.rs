@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::{
     Api,
     changes::few,
-    history::Latency,
+    history::latency,
     not_enforced,
     reply::{Call, Problem, Reply},
-    view::{MAX_PUBLISHED, Parts, REPLICA, Scope, View, silence},
+    view::{MAX_PUBLISHED, Parts, THIS, View, silence},
+};
+use api::{
+    KeysInMemory, Memory, MemoryBound, OrUnknown, OverridesStatus, RejectedRules, Replica, Replicas,
+    Requests, RulesStatus, Status, StoreStatus,
 };
 use clock::{Clock, Rfc3339, SystemClock};
 use faults::OnStoreFailure;
@@ -23,123 +27,114 @@ use text::cut_owned;
 const MAX_ERRORS: usize = 10;
 
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let query = call.query(&[REPLICA])?;
-    let View { merged, scope, replicas } = api.view(query.text(REPLICA), Parts::default()).await?;
-    if let Scope::Other(name) = &scope {
-        // Its own status, as it was published.
-        let mut status = merged.status;
-        status["scope"] = name.as_str().into();
+    let View { merged, whose } = api.view(&call.query, Parts::default()).await?;
+    if let Json::Object(mut status) = merged.status {
+        // Another replica's own status, as it was published.
+        status.insert("scope".to_owned(), whose.scope.into());
         return Reply::json(&status);
     }
-    let listed = match &replicas {
-        Json::String(_) => replicas,
-        _ => json!(members(api).await.unwrap_or_default()),
+    let replicas = match whose.replicas {
+        Some(OrUnknown::Known(_)) => OrUnknown::Known(members(api).await.unwrap_or_default()),
+        _ => OrUnknown::UNKNOWN,
     };
-    Reply::json(&json(api, &merged, &scope, &listed))
+    Reply::json(&status(api, &merged, &whose.scope, Some(replicas)))
 }
 
 /// The status of this replica, with the rates and latencies of a view.
-pub(super) fn json(api: &Api, merged: &Merged, scope: &Scope, replicas: &Json) -> Json {
-    let (managed, started) = (&api.managed, api.managed.started);
-    let now = SystemClock.now();
-    let ([ok, over_limit, error], [rate_ok, rate_over, rate_error]) = (merged.total, merged.per_second);
+fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Vec<Replica>>>) -> Status {
+    let (managed, started, now) = (&api.managed, api.managed.started, SystemClock.now());
     let [limit, block, allow, shadow] = managed.keeper.index().usage().by_action;
-    let keys = managed.store.usage().or_else(|| managed.limiter.local_usage());
-    let keys = keys.map(|StoreUsage { held, max_keys }| {
-        json!({
-            "held": held.entries,
-            "max": max_keys,
-            "bytes": held.bytes,
-            "evicted": held.evicted,
-            "evicted_over_limit": held.evicted_over,
-        })
-    });
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "commit": managed.stats.commit,
-        "zone_data": limit::calendar::zone::data_version(),
-        "time": Rfc3339(now).to_string(),
-        "started_at": Rfc3339(started).to_string(),
-        "uptime_seconds": now.seconds().saturating_sub(started.seconds()),
-        "read_only": api.access.read_only,
-        "key_values": managed.recent.values().name(),
-        "not_enforced": not_enforced::json_of(&merged.not_enforced, replicas),
-        "rules": rules(api),
-        "store": store(api),
-        "policy": managed.limiter.on_store_failure().name(),
-        "callers": callers(api, merged.without_store),
-        "requests": {
-            "per_second": {"ok": rate_ok, "over_limit": rate_over, "error": rate_error},
-            "total": {"ok": ok, "over_limit": over_limit, "error": error},
+    let known = replicas.as_ref().and_then(OrUnknown::known).map(Vec::as_slice);
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: managed.stats.commit.to_owned(),
+        zone_data: limit::calendar::zone::data_version().to_owned(),
+        time: Rfc3339(now).to_string(),
+        started_at: Rfc3339(started).to_string(),
+        uptime_seconds: now.seconds().saturating_sub(started.seconds()),
+        read_only: api.access.read_only,
+        key_values: managed.recent.values().name().to_owned(),
+        not_enforced: not_enforced::shown(&merged.not_enforced, known.unwrap_or_default()),
+        rules: rules(api),
+        store: store(api),
+        policy: managed.limiter.on_store_failure().name().to_owned(),
+        callers: callers(api, merged.without_store),
+        requests: Requests { per_second: merged.per_second.into(), total: merged.total.into() },
+        latency: latency(&merged.latency),
+        unmatched: merged.unmatched_total.clone(),
+        replica: own_id().to_owned(),
+        scope: scope.to_owned(),
+        memory: memory(api),
+        replicas,
+        overrides: OverridesStatus {
+            limit,
+            block,
+            allow,
+            shadow,
+            kept_in: managed.keeper.storage().to_owned(),
+            failure: managed.keeper.failure(),
         },
-        "latency": Latency::of(&merged.latency),
-        "unmatched": merged.unmatched_total,
-        "replica": own_id(),
-        "scope": scope.name(),
-        "memory": memory(api, keys),
-        "replicas": replicas,
-        "overrides": {
-            "limit": limit,
-            "block": block,
-            "allow": allow,
-            "shadow": shadow,
-            "kept_in": managed.keeper.storage(),
-            "failure": managed.keeper.failure(),
-        },
-    })
-}
-
-fn memory(api: &Api, keys: Option<Json>) -> Json {
-    let mut memory = json!({"resident_bytes": allocator::resident_bytes()});
-    memory["keys"] = keys.unwrap_or_default();
-    if let Some((limit, set_by, parts)) = (api.managed.memory)() {
-        let parts = parts.into_iter().filter(|part| part.bytes > 0);
-        let parts = parts.map(|part| (part.name.to_owned(), json!({"bytes": part.bytes, "used": part.used})));
-        memory["limit_bytes"] = limit.into();
-        memory["limit_set_by"] = set_by.into();
-        memory["bounds"] = Json::Object(parts.collect());
     }
-    memory
 }
 
-fn rules(api: &Api) -> Json {
-    let state = api.managed.source.state();
-    let last_error = state.last_error.map(|(at, errors)| {
-        let errors: Vec<String> = errors.iter().take(MAX_ERRORS).map(ToString::to_string).collect();
-        json!({"at": Rfc3339(at).to_string(), "errors": errors})
+fn memory(api: &Api) -> Memory {
+    let managed = &api.managed;
+    let keys = managed.store.usage().or_else(|| managed.limiter.local_usage());
+    let keys = keys.map(|StoreUsage { held, max_keys }| KeysInMemory {
+        held: held.entries,
+        max: max_keys,
+        bytes: held.bytes,
+        evicted: held.evicted,
+        evicted_over_limit: held.evicted_over,
     });
-    json!({
-        "is_current": state.is_current,
-        "hash": state.last_success.map(|_| format!("{:016x}", state.hash)),
-        "loaded_at": state.last_success.map(|at| Rfc3339(at).to_string()),
-        "files": state.files,
-        "domains": state.domains,
-        "rules": state.rules,
-        "warnings": state.warnings,
-        "last_error": last_error,
-    })
+    let memory = Memory { resident_bytes: allocator::resident_bytes(), keys, ..Memory::default() };
+    let Some((limit, set_by, parts)) = (managed.memory)() else { return memory };
+    let parts = parts.into_iter().filter(|part| part.bytes > 0);
+    let parts = parts.map(|part| (part.name.to_owned(), MemoryBound { bytes: part.bytes, used: part.used }));
+    Memory {
+        limit_bytes: Some(limit),
+        limit_set_by: Some(set_by.to_owned()),
+        bounds: Some(parts.collect()),
+        ..memory
+    }
 }
 
-fn store(api: &Api) -> Json {
+fn rules(api: &Api) -> RulesStatus {
+    let state = api.managed.source.state();
+    let last_error = state.last_error.map(|(at, errors)| RejectedRules {
+        at: Rfc3339(at).to_string(),
+        errors: errors.iter().take(MAX_ERRORS).map(ToString::to_string).collect(),
+    });
+    RulesStatus {
+        is_current: state.is_current,
+        hash: state.last_success.map(|_| format!("{:016x}", state.hash)),
+        loaded_at: state.last_success.map(|at| Rfc3339(at).to_string()),
+        files: state.files,
+        domains: state.domains,
+        rules: state.rules,
+        warnings: state.warnings,
+        last_error,
+    }
+}
+
+fn store(api: &Api) -> StoreStatus {
     let store = &api.managed.store;
     let pools = store.pools();
     let sum = |of: fn(&PoolUsage) -> u64| pools.iter().map(of).fold(0, u64::saturating_add);
-    let latency = Latency::of(&api.history.store_latency());
     let outage = api.managed.outages.current();
-    json!({
-        "kind": api.managed.store_kind,
-        "address": api.managed.store_address,
-        "connected": store.is_reachable(),
-        "since": outage.as_ref().map(|outage| Rfc3339(outage.since).to_string()),
-        "error": outage.as_ref().map(|outage| &*outage.error),
+    StoreStatus {
+        kind: api.managed.store_kind.to_owned(),
+        address: api.managed.store_address.clone(),
+        connected: store.is_reachable(),
+        since: outage.as_ref().map(|outage| Rfc3339(outage.since).to_string()),
+        error: outage.as_ref().map(|outage| outage.error.to_string()),
         // The latencies are those of the last minute, so of the time before.
-        "stale": outage.is_some(),
-        "connections": sum(|pool| pool.connections),
-        "breakers_open": sum(|pool| pool.breakers_open),
-        "queued": sum(|pool| pool.queued),
-        "p50_seconds": latency.p50_seconds,
-        "p99_seconds": latency.p99_seconds,
-    })
+        stale: outage.is_some(),
+        connections: sum(|pool| pool.connections),
+        breakers_open: sum(|pool| pool.breakers_open),
+        queued: sum(|pool| pool.queued),
+        latency: latency(&api.history.store_latency()),
+    }
 }
 
 /// What callers get while the store is out of service: a line for each policy that decides, or that would.
@@ -167,36 +162,41 @@ fn callers(api: &Api, rates: [f64; OnStoreFailure::ALL.len()]) -> Vec<String> {
 }
 
 /// The replicas that share the Redis, and the rules of each.
-pub(super) async fn replicas(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    call.query(&[])?;
-    let (serve_same_rules, replicas): (Json, Json) = match members(api).await {
-        Ok(members) => {
-            let mut hashes = members.iter().map(|member| &member["rules_hash"]);
-            let first = hashes.next();
-            (hashes.all(|hash| Some(hash) == first).into(), members.into())
-        }
-        Err(_) => ("unknown".into(), "unknown".into()),
+pub(super) async fn replicas(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
+    let own = own_id().to_owned();
+    let Ok(members) = members(api).await else {
+        return Reply::json(&Replicas { own, ..Replicas::default() });
     };
-    Reply::json(&json!({"own": own_id(), "serve_same_rules": serve_same_rules, "replicas": replicas}))
+    let first = members.first().map(|one| &one.rules_hash);
+    let is_same = members.iter().all(|one| Some(&one.rules_hash) == first);
+    Reply::json(&Replicas {
+        own,
+        serve_same_rules: OrUnknown::Known(is_same),
+        replicas: OrUnknown::Known(members),
+    })
 }
 
 /// This replica and the others; an error if these are unknown.
-async fn members(api: &Api) -> Result<Vec<Json>, String> {
+async fn members(api: &Api) -> Result<Vec<Replica>, String> {
     let own = Member { announcement: api.announcement(), age_seconds: 0, summary: None };
     let members = if api.managed.fleet.is_shared() { api.members().await? } else { Arc::default() };
     let others = members.iter().filter(|member| member.announcement.id != own_id());
-    let json = |member: &Member| {
-        let announcement = &member.announcement;
-        let mut json = json!(announcement);
-        if let Some(fields) = json.as_object_mut() {
-            fields.remove("summaries");
+    let replica = |member: &Member| {
+        let announced = member.announcement.clone();
+        let summary = if announced.id == own_id() { "published" } else { silence(member) };
+        Replica {
+            id: announced.id,
+            version: announced.version,
+            rules_hash: announced.rules_hash,
+            requests_per_second: announced.requests_per_second,
+            started: announced.started,
+            age_seconds: member.age_seconds,
+            summary: summary.to_owned(),
+            rejected: announced.rejected,
         }
-        json["age_seconds"] = member.age_seconds.into();
-        json["summary"] = if announcement.id == own_id() { "published" } else { silence(member) }.into();
-        json
     };
-    let mut all: Vec<Json> = std::iter::once(&own).chain(others).map(json).collect();
-    all.sort_by_key(|member| member["id"].to_string());
+    let mut all: Vec<_> = std::iter::once(&own).chain(others).map(replica).collect();
+    all.sort_by(|one, other| one.id.cmp(&other.id));
     Ok(all)
 }
 
@@ -208,7 +208,7 @@ impl Api {
         }
         let parts = Parts { keys: true, refusals: true, rules: true, ..Parts::default() };
         let summary = self.own_summary(parts, MAX_PUBLISHED);
-        let status = json(self, &summary, &Scope::This, &Json::Null);
+        let status = serde_json::to_value(status(self, &summary, THIS, None)).unwrap_or_default();
         Some(Summary { status, ..summary }.packed())
     }
 

@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde::Deserialize;
-use serde_json::json;
 
 use super::{
     Api,
     reply::{Call, Problem, Reply},
 };
+use api::{Recorded, Trial, TryRules};
 use limiter::{Policy, RecentRequests, Recording};
 use replay::{Failed, Log, Replay, Report, Side};
 use rules::{CompileOptions, RuleSet, SourceFile, compile};
@@ -26,20 +25,13 @@ pub struct Trials {
     pub options: CompileOptions,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Asked {
-    /// The text of a rules file. Its domains are tried.
-    rules: String,
-}
-
 /// The name of the rules in messages.
 const FILE: &str = "rules";
 
 const MAX_MISTAKES: usize = 20;
 
 pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let Asked { rules } = call.json()?;
+    let TryRules { rules } = call.json()?;
     let Some(trials) = &api.managed.trials else {
         let message = "no requests are recorded: set RECENT_REQUESTS_MAX_BYTES above 0, and KEY_VALUES to plain or hashed";
         return Err(Problem::new(StatusCode::CONFLICT, message));
@@ -65,12 +57,11 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         replayed(recording, side(new, domains), side(RuleSet::clone(&served.rules), Vec::new()))
     });
     let report = replayed.await.map_err(|_| failed("the replay panicked; the log has the place"))??;
-    let was_refused = report.refused - report.newly_refused + report.newly_allowed;
-    Reply::json(&json!({
-        "refused_now": was_refused,
-        "recorded": {"share_of_keys": rate, "bytes": trials.requests.bytes()},
-        "report": report,
-    }))
+    Reply::json(&Trial {
+        refused_now: report.refused - report.newly_refused + report.newly_allowed,
+        recorded: Recorded { share_of_keys: rate, bytes: trials.requests.bytes() },
+        report,
+    })
 }
 
 fn failed(message: &str) -> Problem {

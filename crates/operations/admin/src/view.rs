@@ -3,40 +3,33 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use serde_json::{Map, Value as Json, json};
 
-use super::{Api, Managed, reply::Problem};
+use super::{
+    Api, Managed,
+    overrides::effect_shown,
+    reply::{Problem, Query},
+};
+use api::{Answered, OrUnknown, Override, Whose};
 use clock::{Clock, SystemClock, Time};
 use fleet::{Member, Merged, Summary, merge::merge, own_id, summary::Collect};
 use limiter::{Entry, Served};
 use recent::{Recent, TopKey};
 
-pub(super) const REPLICA: &str = "replica";
-
 /// Summaries combined, and the replicas that they are of.
 pub(super) struct View {
     pub(super) merged: Merged,
-    pub(super) scope: Scope,
-    /// How many replicas are known and answered; `unknown` while Redis is out of service.
-    pub(super) replicas: Json,
+    pub(super) whose: Whose,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Scope {
-    All,
-    This,
-    Other(String),
+/// The scope of this replica alone.
+pub(super) const THIS: &str = "this";
+
+fn whose(scope: &str, replicas: OrUnknown<Answered>) -> Whose {
+    Whose { scope: scope.to_owned(), replicas: Some(replicas) }
 }
 
-impl Scope {
-    pub(super) fn name(&self) -> &str {
-        match self {
-            Self::All => "all",
-            Self::This => "this",
-            Self::Other(name) => name,
-        }
-    }
-}
+/// A single replica that answers.
+const ONE: OrUnknown<Answered> = OrUnknown::Known(Answered { known: 1, answered: 1 });
 
 /// The parts of a summary that a call shows.
 #[derive(Clone, Copy, Default)]
@@ -57,16 +50,20 @@ const MAX_KEYS: usize = 1000;
 pub(super) const MAX_PUBLISHED: usize = 100;
 
 impl Api {
-    pub(super) async fn view(&self, name: Option<&str>, parts: Parts<'_>) -> Result<View, Problem> {
+    /// The view of the replica that a query names, or of all.
+    pub(super) async fn view(&self, query: &Query<'_>, parts: Parts<'_>) -> Result<View, Problem> {
+        self.view_of(query.text("replica"), parts).await
+    }
+
+    pub(super) async fn view_of(&self, name: Option<&str>, parts: Parts<'_>) -> Result<View, Problem> {
         let own = || self.own_summary(parts, MAX_KEYS);
-        let alone = |replicas| View { merged: merge(&[&own()]), scope: Scope::This, replicas };
-        let one = json!({"known": 1, "answered": 1});
-        if name.is_some_and(|name| name == "this" || name == own_id()) {
-            return Ok(alone(one));
+        let alone = |replicas| View { merged: merge(&[&own()]), whose: whose(THIS, replicas) };
+        if name.is_some_and(|name| name == THIS || name == own_id()) {
+            return Ok(alone(ONE));
         }
         if !self.managed.fleet.is_shared() {
             return match name {
-                None => Ok(alone(one)),
+                None => Ok(alone(ONE)),
                 Some(name) => {
                     Err(no_replica(name, "this service shares no Redis with others; expected this"))
                 }
@@ -74,7 +71,7 @@ impl Api {
         }
         let members = match (self.members().await, name) {
             (Ok(members), _) => members,
-            (Err(_), None) => return Ok(alone("unknown".into())),
+            (Err(_), None) => return Ok(alone(OrUnknown::UNKNOWN)),
             (Err(error), Some(_)) => {
                 let message = format!("the replicas are unknown: {error}");
                 return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message));
@@ -89,7 +86,7 @@ impl Api {
     /// The keys of the last minutes that meet no rule, on all replicas.
     pub(super) async fn keys_without_rule(&self) -> Result<Summary, Problem> {
         let parts = Parts { keys: true, rule: Some(""), ..Parts::default() };
-        Ok(self.view(None, parts).await?.merged)
+        Ok(self.view_of(None, parts).await?.merged)
     }
 
     /// The replicas, or why they are unknown.
@@ -150,15 +147,12 @@ impl Api {
 }
 
 /// The override that decides a key: its identifier, its action and its end.
-fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Option<Json> {
+fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Option<Override> {
     let entries: Vec<_> = key.entries().map(|(key, value)| Entry { key, value }).collect();
     let view = managed.keeper.index().view(now).filter(|_| !key.key.is_cut())?;
     let domain = served.rules.domain(key.domain())?;
     let one = view.deciding(key.domain(), &entries, || domain.find(&entries, &mut String::new()))?;
-    let mut fields = Map::new();
-    fields.insert("id".to_owned(), one.target.id().into());
-    one.action.add_to_json(one.expires, &mut fields);
-    Some(Json::Object(fields))
+    Some(Override { id: Some(one.target.id()), ..effect_shown(one.action, one.expires) })
 }
 
 /// The view of all replicas: the others as they were published, and this one as it is.
@@ -166,8 +160,8 @@ fn all(members: &[Member], own: &Summary) -> View {
     let others: Vec<&Member> = members.iter().filter(|member| member.announcement.id != own_id()).collect();
     let published = others.iter().filter_map(|member| member.summary.as_ref());
     let summaries: Vec<&Summary> = published.chain([own]).collect();
-    let replicas = json!({"known": others.len() + 1, "answered": summaries.len()});
-    View { merged: merge(&summaries), scope: Scope::All, replicas }
+    let answered = Answered { known: others.len() + 1, answered: summaries.len() };
+    View { merged: merge(&summaries), whose: whose("all", OrUnknown::Known(answered)) }
 }
 
 /// The view of the replica with this name, or with the only name that begins so.
@@ -175,8 +169,7 @@ fn other(members: &[Member], name: &str) -> Result<View, Problem> {
     let mut found = members.iter().filter(|member| member.announcement.id.starts_with(name));
     let (Some(member), None) = (found.next(), found.next()) else {
         let ids = members.iter().map(|member| member.announcement.id.as_str());
-        let known: Vec<&str> =
-            ["this", own_id()].into_iter().chain(ids.filter(|id| *id != own_id())).collect();
+        let known: Vec<&str> = [THIS, own_id()].into_iter().chain(ids.filter(|id| *id != own_id())).collect();
         return Err(no_replica(name, &format!("expected one of {}", known.join(", "))));
     };
     let id = member.announcement.id.clone();
@@ -185,11 +178,11 @@ fn other(members: &[Member], name: &str) -> Result<View, Problem> {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let merged = Summary { status: summary.status.clone(), ..merge(&[&summary]) };
-    Ok(View { merged, scope: Scope::Other(id), replicas: json!({"known": 1, "answered": 1}) })
+    Ok(View { merged, whose: whose(&id, ONE) })
 }
 
 fn no_replica(name: &str, expected: &str) -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, format!("{REPLICA}={:?}: {expected}", text::cut(name)))
+    Problem::new(StatusCode::NOT_FOUND, format!("replica={:?}: {expected}", text::cut(name)))
 }
 
 /// Why a replica has no summary.

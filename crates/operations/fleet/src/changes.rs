@@ -13,11 +13,11 @@ use std::{
 };
 
 use deadpool_redis::redis::{cmd, pipe};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tracing::warn;
 
 use crate::members::own_id;
+use api::Change;
 use clock::{Rfc3339, Time};
 use faults::{files, mutex::lock};
 use redis_store::CommandPool;
@@ -36,42 +36,6 @@ pub const MAX_RULES: usize = 30;
 
 /// The same event on several replicas within this time is one change.
 const SAME_SECONDS: u64 = 600;
-
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
-#[serde(default)]
-pub struct Change {
-    /// RFC 3339.
-    pub time: String,
-    pub action: String,
-    pub what: String,
-    /// The name of a token, a user and host, or the peer; `None` for what the service did by itself.
-    pub by: Option<String>,
-    pub reason: Option<String>,
-    /// Where it happened; several for the same event on several replicas.
-    pub replicas: Vec<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<RuleChange>,
-    /// The number of changed rules that are not listed.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub more_rules: usize,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn is_zero(number: &usize) -> bool {
-    *number == 0
-}
-
-/// A rule that a reload added, changed or removed.
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
-#[serde(default)]
-pub struct RuleChange {
-    pub rule: String,
-    /// Its limits; `None` if there was no such rule.
-    pub old: Option<String>,
-    pub new: Option<String>,
-    pub file: Option<String>,
-    pub line: Option<u32>,
-}
 
 /// The events that every replica sees for itself.
 pub const EVENTS: [&str; 4] = ["rules_reloaded", "rules_rejected", "store_lost", "store_back"];
@@ -96,23 +60,21 @@ struct Own {
     lines: usize,
 }
 
-impl Change {
-    /// A change on this replica, by itself and without a reason.
-    pub fn new(action: &str, what: impl Into<String>, now: Time) -> Self {
-        Self {
-            time: Rfc3339(now).to_string(),
-            action: action.to_owned(),
-            what: cut_owned(what.into()),
-            replicas: vec![own_id().to_owned()],
-            ..Self::default()
-        }
+/// A change on this replica, by itself and without a reason.
+pub fn change(action: &str, what: impl Into<String>, now: Time) -> Change {
+    Change {
+        time: Rfc3339(now).to_string(),
+        action: action.to_owned(),
+        what: cut_owned(what.into()),
+        replicas: vec![own_id().to_owned()],
+        ..Change::default()
     }
+}
 
-    /// The same, by someone for a reason.
-    #[must_use]
-    pub fn by(self, by: String, reason: Option<String>) -> Self {
-        Self { by: Some(cut_owned(by)), reason: reason.map(cut_owned), ..self }
-    }
+/// The same, by someone for a reason.
+#[must_use]
+pub fn by_someone(change: Change, by: String, reason: Option<String>) -> Change {
+    Change { by: Some(cut_owned(by)), reason: reason.map(cut_owned), ..change }
 }
 
 impl Changes {
@@ -178,7 +140,7 @@ impl Changes {
             return Ok(());
         }
         let lost = || format!("{dropped} changes waited for Redis and were dropped");
-        let lost = (dropped > 0).then(|| Change::new("changes_dropped", lost(), now));
+        let lost = (dropped > 0).then(|| change("changes_dropped", lost(), now));
         let (key, mut commands) = (stream(pool), pipe());
         for change in lost.iter().chain(&waiting) {
             let json = serde_json::to_string(change).map_err(|error| error.to_string())?;
@@ -300,7 +262,7 @@ mod tests {
     }
 
     fn on(replica: &str, action: &str, what: &str, seconds: u64) -> Change {
-        Change { replicas: vec![replica.to_owned()], ..Change::new(action, what, at(seconds)) }
+        Change { replicas: vec![replica.to_owned()], ..change(action, what, at(seconds)) }
     }
 
     fn names(changes: &[Change]) -> Vec<(String, usize)> {
@@ -343,7 +305,11 @@ mod tests {
         let path = dir.path().join("overrides.jsonl.changes");
         let log = Changes::local(Some(path.clone()));
         for n in 0..2 * MAX_KEPT + 10 {
-            log.record(Change::new("override_set", n.to_string(), at(n as u64)).by("ann".to_owned(), None));
+            log.record(by_someone(
+                change("override_set", n.to_string(), at(n as u64)),
+                "ann".to_owned(),
+                None,
+            ));
         }
         fs::write(&path, fs::read_to_string(&path).unwrap() + "{\"cut").unwrap();
         let log = Changes::local(Some(path.clone()));
@@ -354,7 +320,7 @@ mod tests {
         assert!(fs::read_to_string(&path).unwrap().lines().count() < 2 * MAX_KEPT);
         // A file that cannot be written costs no change.
         let log = Changes::local(Some(dir.path().join("no/such/file")));
-        log.record(Change::new("started", "x", at(1)));
+        log.record(change("started", "x", at(1)));
         assert_eq!(log.read(None, 10).await.unwrap().len(), 1);
     }
 
@@ -362,7 +328,7 @@ mod tests {
     async fn changes_that_wait_for_redis_are_bounded() {
         let log = Changes::in_redis();
         for n in 0..MAX_WAITING + 7 {
-            log.record(Change::new("override_set", n.to_string(), at(n as u64)));
+            log.record(change("override_set", n.to_string(), at(n as u64)));
         }
         log.wait().await;
         let own = lock(&log.own);
@@ -372,7 +338,7 @@ mod tests {
     #[test]
     fn texts_are_bounded() {
         let change =
-            Change::new("a", "w".repeat(9_999), at(0)).by("b".repeat(9_999), Some("r".repeat(9_999)));
+            by_someone(change("a", "w".repeat(9_999), at(0)), "b".repeat(9_999), Some("r".repeat(9_999)));
         assert!(serde_json::to_string(&change).unwrap().len() < 1_200);
     }
 }

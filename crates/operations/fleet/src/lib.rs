@@ -18,13 +18,14 @@ mod tests;
 use std::{path::Path, sync::Arc};
 
 pub use self::{
-    changes::{Change, Changes},
+    changes::{Changes, change},
     latency::Buckets,
     members::{Announcement, Member, own_id},
     merge::Merged,
     steps::Steps,
-    summary::{KeyHits, KeyRefusals, NotEnforced, RuleHits, Summary},
+    summary::{KeyRefusals, RuleHits, Summary},
 };
+use api::Change;
 use clock::Time;
 use members::Members;
 use redis_store::CommandPool;

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::{
     steps::Steps,
-    summary::{Entry, KeyHits, KeyRefusals, NotEnforced, RuleHits, Summary},
+    summary::{KeyRefusals, RuleHits, Summary},
 };
+use api::{Entry, KeyHits, NotEnforced};
 
 /// The sums over all replicas. Its keys are in no particular order.
 pub type Merged = Summary;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use crate::{latency::Buckets, steps::Steps};
+use api::{Entry, KeyHits, NotEnforced, Override};
 use clock::{Rfc3339, Time};
 use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, shown};
 use text::cut;
@@ -41,6 +42,7 @@ pub struct Summary {
     /// What shadow mode allowed although it was over the limit, as `refusals` and `other_refusals`.
     pub shadowed: Vec<KeyRefusals>,
     pub other_shadowed: u64,
+    /// The reason is in the place of the rule, and the hits are `allowed`.
     pub unmatched: Vec<KeyHits>,
     /// The most hits of a shape that is not among them.
     pub unmatched_missing: u64,
@@ -62,35 +64,6 @@ pub struct Summary {
     pub not_enforced: Vec<NotEnforced>,
 }
 
-/// A reason why limits of a domain are not enforced.
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
-#[serde(default)]
-pub struct NotEnforced {
-    /// `*` for all.
-    pub domain: String,
-    pub why: String,
-    /// The failure policy that decides.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<String>,
-    /// Somebody wants it: a switch, a rule or a setting says so.
-    pub chosen: bool,
-    /// Only on some replicas, though the others could have it too.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub alone: bool,
-    /// RFC 3339.
-    pub since: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub until: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub by: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// The requests of the last minute that it concerns, of how many; the rules, for one that is about rules.
-    pub n: u64,
-    pub of: u64,
-    pub replicas: u64,
-}
-
 /// What a rule has counted, by its full key: allowed, refused, near and shadowed hits.
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug, Default)]
 #[serde(default)]
@@ -103,55 +76,12 @@ pub struct RuleHits {
     pub is_partial: bool,
 }
 
-/// A key and its hits. For descriptors without a rule, `rule` is the reason, and the hits are `allowed`.
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Debug, Default)]
-#[serde(default)]
-pub struct KeyHits {
-    pub domain: String,
-    /// `None` if an override meets the key, or a limit of the request, and no rule.
-    pub rule: Option<String>,
-    pub descriptor: Vec<Entry>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub descriptor_cut: bool,
-    /// The override that decides the key now.
-    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
-    pub by_override: Option<Json>,
-    pub allowed: u64,
-    pub refused: u64,
-    /// Over the limit, and allowed by shadow mode.
-    pub shadowed: u64,
-    pub error: u64,
-}
+/// A refused key with its last refusal, of which [`Summary::packed`] leaves parts out.
+pub type KeyRefusals = api::KeyRefusals<Map<String, Json>>;
 
-impl KeyHits {
-    /// Its hits over the limit.
-    fn over(&self) -> u64 {
-        self.refused.saturating_add(self.shadowed)
-    }
-}
-
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Entry {
-    pub key: String,
-    pub value: String,
-}
-
-#[derive(Serialize, Deserialize, Clone, PartialEq, Debug, Default)]
-#[serde(default)]
-pub struct KeyRefusals {
-    pub domain: String,
-    pub descriptor: Vec<Entry>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub descriptor_cut: bool,
-    pub rule: Option<String>,
-    pub file: Option<String>,
-    pub line: Option<u32>,
-    pub count: u64,
-    /// RFC 3339.
-    pub first: String,
-    pub last: String,
-    pub reason: String,
-    pub example: Map<String, Json>,
+/// The hits of a key over the limit.
+fn hits_over(key: &KeyHits) -> u64 {
+    key.refused.saturating_add(key.shadowed)
 }
 
 /// The most allowed hits of a key of a rule that a summary does not have, and the most refused or shadowed ones.
@@ -174,7 +104,7 @@ pub struct Collect<'a> {
     /// False for a key that is left out.
     pub is_wanted: &'a dyn Fn(&TopKey) -> bool,
     /// The override that decides a descriptor of a domain.
-    pub overridden: &'a dyn Fn(&TopKey) -> Option<Json>,
+    pub overridden: &'a dyn Fn(&TopKey) -> Option<Override>,
 }
 
 /// What keys are sorted by, the largest first.
@@ -276,8 +206,8 @@ impl Summary {
     pub fn packed(mut self) -> String {
         cut_all(self.keys.iter_mut().chain(&mut self.unmatched));
         let keys = std::mem::take(&mut self.keys);
-        let (over, allowed): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| key.over() > 0);
-        let (mut kept, left) = fitting(over, REFUSED_BYTES, KeyHits::over);
+        let (over, allowed): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| hits_over(key) > 0);
+        let (mut kept, left) = fitting(over, REFUSED_BYTES, hits_over);
         let (more, left_too) =
             fitting(left.into_iter().chain(allowed).collect(), ALLOWED_BYTES, |key| key.allowed);
         kept.extend(more);

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use serde_json::json;
 
 use crate::{
-    KeyHits, KeyRefusals, Summary,
+    KeyRefusals, Summary,
     latency::Buckets,
     merge::merge,
-    summary::{Entry, MAX_BYTES, RuleHits},
+    summary::{MAX_BYTES, RuleHits},
 };
+use api::{Entry, KeyHits};
 use metrics::Distribution;
 
 fn key(user: &str, refused: u64, allowed: u64) -> KeyHits {

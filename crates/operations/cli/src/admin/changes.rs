@@ -3,17 +3,14 @@
 use std::fmt::Write as _;
 
 use clap::Args;
-use serde_json::Value;
 
-use super::{
-    AdminArgs, Client,
-    format::{items, number, word},
-};
+use super::{AdminArgs, Client, Reply};
 use crate::{
     endpoint,
     serve::Environment,
     terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrap},
 };
+use api::{Change, Changes};
 use text::printable;
 
 /// The columns before a continued line.
@@ -31,9 +28,9 @@ pub(crate) struct ChangesArgs {
 /// Prints the changes, the newest first. The verdict is no if there are none.
 pub(crate) fn run(args: &ChangesArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let client = Client::new(&args.admin, environment)?;
-    let reply = client.get("/api/v1/changes", &[("n", &args.n.to_string())])?;
-    let changes = items(&reply["changes"]);
-    args.admin.print(&reply, || match changes {
+    let reply: Reply<Changes> = client.get("/api/v1/changes", &[("n", &args.n.to_string())])?;
+    let changes = &reply.changes;
+    args.admin.print(&reply.json, || match changes.as_slice() {
         [] => "no changes\n".to_owned(),
         changes => wrap(&changes.iter().map(text).collect::<String>(), terminal::width(), INDENT),
     });
@@ -41,34 +38,35 @@ pub(crate) fn run(args: &ChangesArgs, environment: &Environment) -> Result<Verdi
 }
 
 /// A change in a line, and one for each rule.
-fn text(change: &Value) -> String {
-    let by = change["by"].as_str().map(|by| format!(" by {}", printable(by))).unwrap_or_default();
-    let reason =
-        change["reason"].as_str().map(|reason| format!(": {}", printable(reason))).unwrap_or_default();
-    let replicas = match items(&change["replicas"]) {
-        [one] => format!(" on {}", word(one)),
+fn text(change: &Change) -> String {
+    let after = |word: &str, text: &Option<String>| {
+        text.as_deref().map(|text| format!("{word} {}", printable(text))).unwrap_or_default()
+    };
+    let (by, reason) = (after(" by", &change.by), after(":", &change.reason));
+    let replicas = match change.replicas.as_slice() {
+        [one] => format!(" on {one}"),
         all => format!(" on {}", count(all.len(), "replica")),
     };
     let mut text = format!(
         "{} {}: {};{by}{}{reason}\n",
-        paint(DIM, word(&change["time"])),
-        paint(BOLD, &word(&change["action"]).replace('_', " ")),
-        printable(word(&change["what"])),
+        paint(DIM, &change.time),
+        paint(BOLD, &change.action.replace('_', " ")),
+        printable(&change.what),
         paint(DIM, &printable(&replicas)),
     );
-    for rule in items(&change["rules"]) {
-        let limits = match (rule["old"].as_str(), rule["new"].as_str()) {
+    for rule in &change.rules {
+        let limits = match (&rule.old, &rule.new) {
             (Some(old), Some(new)) => format!("{old} to {new}"),
-            (None, new) => format!("new, {}", new.unwrap_or_default()),
+            (None, new) => format!("new, {}", new.as_deref().unwrap_or_default()),
             (Some(old), None) => format!("removed, was {old}"),
         };
-        let place = rule["file"].as_str().map(|file| format!(" {file}:{}", number(&rule["line"])));
+        let place = rule.file.as_ref().map(|file| format!(" {file}:{}", rule.line.unwrap_or_default()));
         let place = paint(PLACE, &place.unwrap_or_default());
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {}: {limits}{place}", printable(word(&rule["rule"])));
+        let _ = writeln!(text, "  {}: {limits}{place}", printable(&rule.rule));
     }
-    if number(&change["more_rules"]) > 0 {
-        let _ = writeln!(text, "  and {}", count(number(&change["more_rules"]), "other rule"));
+    if change.more_rules > 0 {
+        let _ = writeln!(text, "  and {}", count(change.more_rules, "other rule"));
     }
     text
 }
@@ -93,12 +91,12 @@ mod tests {
         });
         let expected = "t rules reloaded: 3 rules changed, hash 1 to 2; on 3 replicas\n  shop.user: 5 per minute to 6 per minute \
             a.yaml:4\n  shop.path: new, unlimited\n  shop.ip: removed, was 5 per day a.yaml:9\n  and 7 other rules\n";
-        assert_eq!(plain(&text(&change)), expected);
+        assert_eq!(plain(&text(&serde_json::from_value(change).unwrap())), expected);
         let change = json!({
             "time": "t", "action": "override_set", "what": "shop user=ann, block", "by": "ann@laptop",
             "reason": "ticket 1", "replicas": ["a"],
         });
         let expected = "t override set: shop user=ann, block; by ann@laptop on a: ticket 1\n";
-        assert_eq!(plain(&text(&change)), expected);
+        assert_eq!(plain(&text(&serde_json::from_value(change).unwrap())), expected);
     }
 }

@@ -3,18 +3,17 @@
 use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
-use hyper::Method;
-use serde_json::{Value, json};
 
 use super::{
-    AdminArgs, Client,
-    format::{Table, duration, items, limit, number, word},
+    AdminArgs, Client, Reply,
+    format::{Table, duration, limit},
     overrides::effect_text,
 };
 use crate::{
     serve::Environment,
     terminal::{BOLD, Failure, Verdict, WARNING, count, paint},
 };
+use api::{Counters, CountersReset, Limit, ResetCounters};
 use text::{entries, thousands};
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
@@ -62,14 +61,13 @@ pub(crate) fn run(command: &CounterCommand, environment: &Environment) -> Result
 
 fn get(client: &Client, counter: &Counter) -> Result<Verdict, Failure> {
     let query = [("domain", counter.domain.as_str()), ("descriptor", counter.descriptor.as_str())];
-    let reply = client.get("/api/v1/counters", &query)?;
-    counter.admin.print(&reply, || text(counter, &reply));
-    Ok((!items(&reply["limits"]).is_empty()).into())
+    let reply: Reply<Counters> = client.get("/api/v1/counters", &query)?;
+    counter.admin.print(&reply.json, || text(counter, &reply));
+    Ok((!reply.limits.is_empty()).into())
 }
 
-fn text(counter: &Counter, reply: &Value) -> String {
-    let limits = items(&reply["limits"]);
-    let mut rule = match reply["rule"].as_str() {
+fn text(counter: &Counter, Counters { rule, by_override, limits }: &Counters) -> String {
+    let mut rule = match rule {
         Some(rule) => format!("rule {rule}"),
         None => paint(WARNING, "no rule matches"),
     };
@@ -78,57 +76,50 @@ fn text(counter: &Counter, reply: &Value) -> String {
     }
     let mut text =
         format!("{}: {rule}\n", paint(BOLD, &format!("{} {}", counter.domain, counter.descriptor)));
-    let current = &reply["override"];
-    if !current.is_null() {
+    if let Some(current) = by_override {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "override: {}", effect_text(current));
     }
     if limits.is_empty() {
         return text;
     }
-    if limits.iter().any(|one| one["held"].is_u64()) {
-        return text + &with_holds(limits);
-    }
-    let mut table = Table::new(&["limit", "algorithm", "#used", "#remaining", "#resets in"]);
+    // A limit that holds has more columns.
+    let holds = limits.iter().any(|one| one.held.is_some());
+    let counted: &[_] = if holds { &["#spent", "#held"] } else { &["#used"] };
+    let mut table = Table::new(&[&["limit", "algorithm"], counted, &["#remaining", "#resets in"]].concat());
     for one in limits {
-        table.row([
-            limit(one),
-            word(&one["algorithm"]).to_owned(),
-            thousands(number(&one["used"])),
-            thousands(number(&one["remaining"])),
-            duration(number(&one["resets_in_seconds"])),
-        ]);
+        let words = Limit {
+            requests_per_unit: one.requests_per_unit,
+            unit: one.unit.clone(),
+            unit_multiplier: one.unit_multiplier,
+            calendar: one.calendar.clone(),
+            schedule: one.schedule.clone(),
+            name: None,
+        };
+        let counted = if holds { vec![one.spent, one.held] } else { vec![Some(one.used)] };
+        let mut row = vec![limit(&words), one.algorithm.clone()];
+        row.extend(counted.into_iter().map(|number| thousands(number.unwrap_or_default())));
+        row.extend([thousands(one.remaining), duration(one.resets_in_seconds)]);
+        table.row(row);
     }
     text + &table.print()
 }
 
-/// The limits of a rule that holds.
-fn with_holds(limits: &[Value]) -> String {
-    let mut table = Table::new(&["limit", "algorithm", "#spent", "#held", "#remaining", "#resets in"]);
-    for one in limits {
-        table.row([
-            limit(one),
-            word(&one["algorithm"]).to_owned(),
-            thousands(number(&one["spent"])),
-            thousands(number(&one["held"])),
-            thousands(number(&one["remaining"])),
-            duration(number(&one["resets_in_seconds"])),
-        ]);
-    }
-    table.print()
-}
-
 fn reset(client: &Client, counter: &Counter, reason: Option<&str>) -> Result<Verdict, Failure> {
-    let body = json!({"domain": counter.domain, "descriptor": counter.descriptor, "reason": reason});
-    let reply = match client.call(Method::POST, "/api/v1/counters/reset", Some(&body)) {
+    let body = ResetCounters {
+        domain: counter.domain.clone(),
+        descriptor: counter.descriptor.as_str(),
+        reason: reason.map(str::to_owned),
+    };
+    let reply: Reply<CountersReset> = match client.post("/api/v1/counters/reset", &body) {
         Err(failure) if failure.is_not_found => {
             // No limit applies: the words and the verdict are those of `get`.
             return get(client, counter);
         }
         reply => reply?,
     };
-    counter.admin.print(&reply, || {
-        let counters = count(number(&reply["reset"]), "counter");
+    counter.admin.print(&reply.json, || {
+        let counters = count(reply.reset, "counter");
         format!("reset {counters} of {} {}\n", counter.domain, counter.descriptor)
     });
     Ok(Verdict::Yes)
@@ -136,6 +127,8 @@ fn reset(client: &Client, counter: &Counter, reason: Option<&str>) -> Result<Ver
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::terminal::plain;
 
@@ -156,9 +149,9 @@ mod tests {
         let expected = "shop user=ann: rule shop.user\noverride: blocked until the override is removed\n\
             LIMIT                 ALGORITHM     USED  REMAINING  RESETS IN\n\
             1,000 per 15 minutes  token_bucket    12        988      1m 1s\n";
-        assert_eq!(plain(&text(&counter, &reply)), expected);
+        assert_eq!(plain(&text(&counter, &serde_json::from_value(reply).unwrap())), expected);
         assert_eq!(
-            plain(&text(&counter, &Value::Null)),
+            plain(&text(&counter, &Counters::default())),
             "shop user=ann: no rule matches, no limit applies\n"
         );
     }

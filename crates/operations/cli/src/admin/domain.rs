@@ -2,11 +2,11 @@
 
 use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    AdminArgs, Client,
-    format::{Table, duration, items, word},
+    AdminArgs, Client, Reply,
+    format::{Table, duration, word},
     overrides::{EndArgs, action_text, effect_text, seconds_left, user},
     with_query,
 };
@@ -14,6 +14,7 @@ use crate::{
     serve::Environment,
     terminal::{self, Failure, Verdict},
 };
+use api::{Override, SwitchDomain, Switches, SwitchesCleared};
 use faults::OnStoreFailure;
 use text::printable;
 
@@ -90,25 +91,26 @@ pub(crate) fn run(command: &DomainCommand, environment: &Environment) -> Result<
 
 fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let action = [(args.allow, "allow"), (args.shadow, "shadow")].into_iter().find(|(is_set, _)| *is_set);
-    let body = json!({
-        "domain": args.domain,
-        "action": action.map(|(_, action)| action),
-        "on_store_failure": args.on_store_failure,
-        "for": args.end.duration,
-        "expires_at": args.end.until,
-        "reason": args.reason.clone().or_else(|| terminal::ask("reason")),
-        "by": user(environment),
-        "this_replica": args.this_replica,
-        "force": args.force,
-    });
-    let reply =
-        match Client::new(&args.admin, environment)?.call(Method::POST, "/api/v1/domains", Some(&body)) {
-            Ok(reply) => reply,
-            Err(failure) => return failure.verdict(),
-        };
+    let body = SwitchDomain {
+        id: None,
+        domain: args.domain.clone(),
+        action: action.map(|(_, action)| action.to_owned()),
+        on_store_failure: args.on_store_failure.clone(),
+        r#for: args.end.duration.clone(),
+        expires_at: args.end.until.clone(),
+        reason: args.reason.clone().or_else(|| terminal::ask("reason")),
+        by: user(environment),
+        this_replica: Some(args.this_replica),
+        force: Some(args.force),
+    };
+    let reply: Reply<Override> = match Client::new(&args.admin, environment)?.post("/api/v1/domains", &body) {
+        Ok(reply) => reply,
+        Err(failure) => return failure.verdict(),
+    };
     let place = if args.this_replica { ", on this replica alone" } else { "" };
-    args.admin
-        .print(&reply, || format!("domain {}: {}{place}\n", printable(&args.domain), effect_text(&reply)));
+    args.admin.print(&reply.json, || {
+        format!("domain {}: {}{place}\n", printable(&args.domain), effect_text(&reply))
+    });
     Ok(Verdict::Yes)
 }
 
@@ -118,10 +120,10 @@ fn clear(args: &ClearArgs, environment: &Environment) -> Result<Verdict, Failure
     let query = [("domain", &*args.domain)].into_iter().chain(reason).chain(here);
     let path = with_query("/api/v1/domains", query);
     let domain = printable(&args.domain);
-    match Client::new(&args.admin, environment)?.call(Method::DELETE, &path, None) {
+    match Client::new(&args.admin, environment)?.call::<SwitchesCleared>(Method::DELETE, &path) {
         Ok(reply) => {
-            let cleared: Vec<String> = items(&reply["cleared"]).iter().map(action_text).collect();
-            args.admin.print(&reply, || format!("domain {domain}: cleared {}\n", cleared.join(", ")));
+            let cleared: Vec<String> = reply.cleared.iter().map(action_text).collect();
+            args.admin.print(&reply.json, || format!("domain {domain}: cleared {}\n", cleared.join(", ")));
             Ok(Verdict::Yes)
         }
         Err(failure) if failure.is_not_found => {
@@ -133,20 +135,20 @@ fn clear(args: &ClearArgs, environment: &Environment) -> Result<Verdict, Failure
 }
 
 fn list(args: &AdminArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let reply = Client::new(args, environment)?.get("/api/v1/domains", &[])?;
-    args.print(&reply, || text(items(&reply["domains"]), reply["kept_in"] == "redis"));
+    let reply: Reply<Switches> = Client::new(args, environment)?.get("/api/v1/domains", &[])?;
+    args.print(&reply.json, || text(&reply.domains, reply.kept_in == "redis"));
     Ok(Verdict::Yes)
 }
 
-fn text(all: &[Value], are_shared: bool) -> String {
+fn text(all: &[Override], are_shared: bool) -> String {
     if all.is_empty() {
         return "no domain is switched\n".to_owned();
     }
     let mut table = Table::new(&["domain", "switch", "#time left", "on", "by", "reason"]);
     for one in all {
-        let [domain, by, reason] = ["domain", "by", "reason"].map(|name| word(&one[name]).to_owned());
+        let [domain, by, reason] = [&one.domain, &one.by, &one.reason].map(|text| word(text.as_deref()));
         let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
-        let is_shared = are_shared && one["this_replica"] != true;
+        let is_shared = are_shared && !one.this_replica;
         let place = if is_shared { "all replicas" } else { "this replica" };
         table.row([domain, action_text(one), left, place.to_owned(), by, reason]);
     }

@@ -1,57 +1,35 @@
 //! Values of replies as text: numbers, limits, durations, tables.
 
-use serde_json::Value;
-
 use crate::terminal::{self, BOLD, columns, cut, paint};
+use api::{Calendar, Entry, Limit};
 use limit::{Unit, calendar::CalendarFields, in_words};
 pub(super) use text::duration::short as duration;
 use text::{entries, printable, thousands};
 
-/// The text of a value, or a dash.
-pub(super) fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
-}
-
-/// The items of a list, which is empty if the value is not a list.
-pub(super) fn items(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
+/// The text, or a dash.
+pub(super) fn word(text: Option<&str>) -> String {
+    text.unwrap_or("-").to_owned()
 }
 
 /// A descriptor in the notation of arguments.
-pub(super) fn descriptor(entries: &Value) -> String {
-    let entry = |entry| {
-        let entry: &Value = entry;
-        (entry["key"].as_str().unwrap_or_default(), entry["value"].as_str())
-    };
-    entries::write(items(entries).iter().map(entry))
-}
-
-/// The number of a value, or 0.
-pub(super) fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or_default()
+pub(super) fn descriptor(entries: &[Entry]) -> String {
+    entries::write(entries.iter().map(|entry| (entry.key.as_str(), Some(entry.value.as_str()))))
 }
 
 /// `1,000 per 15 minutes`, or with a unit alone `5 per hour`.
-pub(super) fn limit(limit: &Value) -> String {
-    let unit = Unit::from_name(word(&limit["unit"])).unwrap_or(Unit::Unknown);
-    let schedule = limit["schedule"].as_str().map(str::to_owned);
-    let notes = calendar(&limit["calendar"]).into_iter().chain(schedule);
-    in_words(number(&limit["requests_per_unit"]), unit, number(&limit["unit_multiplier"]), notes)
-}
-
-/// `Europe/Berlin, from the 15th`; `None` without a calendar.
-fn calendar(calendar: &Value) -> Option<String> {
-    let fields = CalendarFields {
-        time_zone: calendar["time_zone"].as_str()?,
-        week_start: calendar["week_start"].as_str(),
-        anchor_day: calendar["anchor_day"].as_u64(),
-    };
-    Some(fields.to_string())
+pub(super) fn limit(limit: &Limit) -> String {
+    let unit = Unit::from_name(&limit.unit).unwrap_or(Unit::Unknown);
+    let calendar = limit.calendar.as_ref().map(|calendar| {
+        let Calendar { time_zone, week_start, anchor_day } = calendar;
+        let fields = CalendarFields { time_zone, week_start: week_start.as_deref(), anchor_day: *anchor_day };
+        fields.to_string()
+    });
+    let notes = calendar.into_iter().chain(limit.schedule.clone());
+    in_words(limit.requests_per_unit, unit, limit.unit_multiplier, notes)
 }
 
 /// A rate, with a fraction if it is below 10.
-pub(super) fn rate(value: &Value) -> String {
-    let rate = value.as_f64().unwrap_or_default();
+pub(super) fn rate(rate: f64) -> String {
     if rate > 0.0 && rate < 9.95 {
         return format!("{rate:.1}");
     }
@@ -148,8 +126,6 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::terminal::plain;
 
@@ -162,8 +138,7 @@ mod tests {
         );
         assert_eq!([0.000_02, 0.001, 1.5].map(seconds), ["20 µs", "1.0 ms", "1500.0 ms"]);
         assert_eq!([999, 1_500_000, 2_000_000_000].map(bytes), ["1.0 kB", "1.5 MB", "2.0 GB"]);
-        let rates = [json!(0.0), json!(0.25), json!(9.96), json!(1234.5), json!(null)];
-        assert_eq!(rates.each_ref().map(rate), ["0", "0.2", "10", "1,235", "0"]);
+        assert_eq!([0.0, 0.25, 9.96, 1234.5].map(rate), ["0", "0.2", "10", "1,235"]);
     }
 
     #[test]

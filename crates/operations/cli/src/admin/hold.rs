@@ -1,18 +1,18 @@
 //! `tollgate hold`: the open holds of a descriptor's limits, and their settlement by hand.
 
 use clap::{Args, Subcommand};
-use hyper::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    AdminArgs, Client,
+    AdminArgs, Client, Reply,
     counter::Counter,
-    format::{Table, items, limit, number, word},
+    format::{Table, limit, word},
 };
 use crate::{
     serve::Environment,
     terminal::{Failure, Verdict, count},
 };
+use api::{CloseHolds, Hold, Holds, HoldsClosed, Limit};
 use text::{entries, thousands};
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
@@ -61,13 +61,16 @@ pub(crate) fn run(command: &HoldCommand, environment: &Environment) -> Result<Ve
     match command {
         HoldCommand::List { counter } => list(counter, environment),
         HoldCommand::Settle { held, cost, currency } => {
-            let body = json!({"id": held.id, "cost": cost, "in": currency, "reason": held.reason});
-            close(held, "/api/v1/holds/settle", "settled", &body, environment)
+            let asked = CloseHolds { cost: Some(*cost), r#in: currency.clone(), ..held.asked() };
+            close(held, "/api/v1/holds/settle", "settled", &asked, environment)
         }
-        HoldCommand::End { held } => {
-            let body = json!({"id": held.id, "reason": held.reason});
-            close(held, "/api/v1/holds/end", "ended", &body, environment)
-        }
+        HoldCommand::End { held } => close(held, "/api/v1/holds/end", "ended", &held.asked(), environment),
+    }
+}
+
+impl Held {
+    fn asked(&self) -> CloseHolds {
+        CloseHolds { id: self.id.clone(), reason: self.reason.clone(), ..CloseHolds::default() }
     }
 }
 
@@ -76,25 +79,20 @@ fn list(counter: &Counter, environment: &Environment) -> Result<Verdict, Failure
     // Typing errors are reported before anything is sent.
     entries::parse(descriptor).map_err(|error| format!("{descriptor}: {error}"))?;
     let query = [("domain", domain.as_str()), ("descriptor", descriptor.as_str())];
-    let reply = Client::new(admin, environment)?.get("/api/v1/holds", &query)?;
-    admin.print(&reply, || text(counter, &reply));
-    Ok((!items(&reply["holds"]).is_empty()).into())
+    let reply: Reply<Holds> = Client::new(admin, environment)?.get("/api/v1/holds", &query)?;
+    admin.print(&reply.json, || text(counter, &reply.holds));
+    Ok((!reply.holds.is_empty()).into())
 }
 
-fn text(counter: &Counter, reply: &Value) -> String {
-    let holds = items(&reply["holds"]);
+fn text(counter: &Counter, holds: &[Hold]) -> String {
     if holds.is_empty() {
         return format!("no open holds of {} {}\n", counter.domain, counter.descriptor);
     }
     let mut table = Table::new(&["id", "limit", "#held", "in", "expires at"]);
     for hold in holds {
-        table.row([
-            word(&hold["id"]).to_owned(),
-            limit(hold),
-            thousands(number(&hold["held"])),
-            word(&hold["in"]).to_owned(),
-            word(&hold["expires_at"]).to_owned(),
-        ]);
+        let Hold { id, requests_per_unit, unit, held, r#in, expires_at } = hold.clone();
+        let limit = limit(&Limit { requests_per_unit, unit, ..Limit::default() });
+        table.row([id, limit, thousands(held), word(r#in.as_deref()), expires_at]);
     }
     table.print()
 }
@@ -103,10 +101,10 @@ fn close(
     held: &Held,
     path: &str,
     done: &str,
-    body: &Value,
+    asked: &CloseHolds,
     environment: &Environment,
 ) -> Result<Verdict, Failure> {
-    let reply = match Client::new(&held.admin, environment)?.call(Method::POST, path, Some(body)) {
+    let reply: Reply<HoldsClosed> = match Client::new(&held.admin, environment)?.post(path, asked) {
         Err(failure) if failure.is_not_found => {
             let text = || format!("no hold of {} is open or remembered\n", held.id);
             held.admin.print(&json!({"closed": 0}), text);
@@ -114,7 +112,7 @@ fn close(
         }
         reply => reply?,
     };
-    held.admin.print(&reply, || format!("{done} {}\n", count(number(&reply["closed"]), "hold")));
+    held.admin.print(&reply.json, || format!("{done} {}\n", count(reply.closed, "hold")));
     Ok(Verdict::Yes)
 }
 
@@ -133,7 +131,7 @@ mod tests {
         });
         let expected = "ID                         LIMIT            HELD  IN       EXPIRES AT\n\
             qHI5dVQ9riNVd44Tn4PiwgAAA  1,000 per month    40  dollars  2026-11-23T13:30:00Z\n";
-        assert_eq!(plain(&text(&counter, &json!({"holds": [hold]}))), expected);
-        assert_eq!(plain(&text(&counter, &Value::Null)), "no open holds of llm team=red\n");
+        assert_eq!(plain(&text(&counter, &[serde_json::from_value(hold).unwrap()])), expected);
+        assert_eq!(plain(&text(&counter, &[])), "no open holds of llm team=red\n");
     }
 }

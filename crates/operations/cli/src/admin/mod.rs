@@ -15,6 +15,7 @@ pub(super) mod top;
 
 use std::{
     env, fs,
+    ops::Deref,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -29,6 +30,7 @@ use hyper::{
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue},
 };
 use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -37,6 +39,7 @@ use super::{
     serve::Environment,
     terminal::{self, Failure},
 };
+use api::{Answered, OrUnknown, Whose};
 use net::channel::Socket;
 use settings::{address, parse::boolean, vars};
 use text::{cut, printable};
@@ -83,18 +86,17 @@ impl AdminArgs {
 }
 
 /// A line that says which replicas a reply is about; empty if it does not say.
-fn answered(reply: &Value) -> String {
-    let replicas = &reply["replicas"];
-    let text = match (reply["scope"].as_str(), replicas["known"].as_u64(), replicas["answered"].as_u64()) {
-        (Some("all"), Some(known), Some(answered)) => {
-            format!("{answered} of {} answered", terminal::count(known, "replica"))
+fn answered(whose: &Whose) -> String {
+    let text = match (whose.scope.as_str(), &whose.replicas) {
+        ("", _) => return String::new(),
+        ("all", Some(OrUnknown::Known(Answered { known, answered }))) => {
+            format!("{answered} of {} answered", terminal::count(*known, "replica"))
         }
-        (Some("this"), ..) if replicas == "unknown" => {
+        ("this", Some(OrUnknown::Unknown(_))) => {
             "this replica alone: the others are unknown while Redis is out of service".to_owned()
         }
-        (Some("this"), ..) => "this replica".to_owned(),
-        (Some(name), ..) => format!("replica {name}"),
-        (None, ..) => return String::new(),
+        ("this", _) => "this replica".to_owned(),
+        (name, _) => format!("replica {name}"),
     };
     terminal::paint(terminal::DIM, &text) + "\n"
 }
@@ -111,6 +113,20 @@ pub(super) struct ReplicaArgs {
 impl ReplicaArgs {
     fn query(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.replica.iter().map(|name| ("replica", name.as_str()))
+    }
+}
+
+/// A reply as it came, for `--json`, and its type.
+struct Reply<T> {
+    json: Value,
+    typed: T,
+}
+
+impl<T> Deref for Reply<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.typed
     }
 }
 
@@ -138,22 +154,37 @@ impl Client {
         })
     }
 
-    fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
-        self.call(Method::GET, &with_query(path, query.iter().copied()), None)
+    fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<Reply<T>, Failure> {
+        self.call(Method::GET, &with_query(path, query.iter().copied()))
     }
 
-    /// A call with a JSON body or none, whose reply is JSON.
-    fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
-        let body = body.map(|body| ("application/json", Bytes::from(body.to_string())));
-        let reply = self.send(method, path, body)?;
-        match serde_json::from_slice(&reply) {
-            Ok(reply @ Value::Object(_)) => Ok(reply),
-            _ => Err(Failure::new(format!("{}: the reply is not a JSON object", self.server), NOT_ADMIN)),
-        }
+    fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<Reply<T>, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| format!("the body is not JSON: {error}"))?;
+        self.send(Method::POST, path, Some(("application/json", body.into())))
     }
 
-    /// A call with a body of a content type or none, and the bytes of its reply.
-    fn send(
+    /// A call without a body.
+    fn call<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<Reply<T>, Failure> {
+        self.send(method, path, None)
+    }
+
+    /// A call with a body of a content type or none.
+    fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Bytes)>,
+    ) -> Result<Reply<T>, Failure> {
+        let reply = self.exchange(method, path, body)?;
+        let strange = |why: String| Failure::new(format!("{}: {why}", self.server), NOT_ADMIN);
+        let json = serde_json::from_slice(&reply).ok().filter(Value::is_object);
+        let json = json.ok_or_else(|| strange("the reply is not a JSON object".to_owned()))?;
+        let typed = T::deserialize(&json).map_err(|error| strange(format!("unexpected reply: {error}")))?;
+        Ok(Reply { json, typed })
+    }
+
+    /// Sends a call, and returns the bytes of its reply.
+    fn exchange(
         &self,
         method: Method,
         path: &str,
@@ -190,20 +221,21 @@ impl Client {
     }
 
     fn rejected(&self, status: StatusCode, body: &[u8]) -> Failure {
-        let reply = serde_json::from_slice::<Value>(body).unwrap_or_default();
-        let message = reply["error"].as_str();
-        if let (Some(message), true) = (message, reply["needs_force"] == true) {
+        let reply = serde_json::from_slice::<api::Error>(body).unwrap_or_default();
+        let message = Some(reply.error).filter(|message| !message.is_empty());
+        if let (Some(message), true) = (&message, reply.needs_force) {
             return Failure { needs_force: true, ..Failure::new(message, "") };
         }
+        let is_known = message.is_some();
         let foreign = || printable(cut(String::from_utf8_lossy(body).trim())).into_owned();
-        let text = message.map_or_else(foreign, str::to_owned);
+        let text = message.unwrap_or_else(foreign);
         let advice = match status {
             StatusCode::UNAUTHORIZED => "--token-file names the file with the token",
-            _ if message.is_none() => NOT_ADMIN,
+            _ if !is_known => NOT_ADMIN,
             _ => "",
         };
         let failure = Failure::new(format!("{}: {status}: {text}", self.server), advice);
-        Failure { is_not_found: status == StatusCode::NOT_FOUND && message.is_some(), ..failure }
+        Failure { is_not_found: status == StatusCode::NOT_FOUND && is_known, ..failure }
     }
 }
 

@@ -3,11 +3,12 @@
 use std::{collections::HashMap, thread, time::Duration};
 
 use clap::Args;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use super::{
-    AdminArgs, Client, ReplicaArgs, answered,
-    format::{descriptor, duration, items, limit, number, word},
+    AdminArgs, Client, ReplicaArgs, Reply, answered,
+    format::{descriptor, duration, limit, word},
     overrides::target_text,
 };
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
     serve::Environment,
     terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrap},
 };
+use api::{Blocked, KeyRefusals, LimitOfRule, OrUnknown, Refusal, Refusals, RefusedKeys};
 use text::thousands;
 
 /// The columns before a continued line.
@@ -57,14 +59,14 @@ pub(crate) fn run(args: &RefusalsArgs, environment: &Environment) -> Result<Verd
     if args.follow {
         return follow(&client, args);
     }
-    let reply = refusals(&client, args, args.n, None)?;
-    args.admin.print(&reply, || wrap(&keys(&reply, args.shadow), terminal::width(), INDENT));
-    Ok((!items(&reply["refusals"]).is_empty()).into())
+    let reply: Reply<RefusedKeys> = refusals(&client, args, args.n, None)?;
+    args.admin.print(&reply.json, || wrap(&keys(&reply, args.shadow), terminal::width(), INDENT));
+    Ok((!reply.refusals.is_empty()).into())
 }
 
 /// The refused keys, the one refused last at the end, as in a log.
-fn keys(reply: &Value, is_shadowed: bool) -> String {
-    let list = items(&reply["refusals"]);
+fn keys(reply: &RefusedKeys, is_shadowed: bool) -> String {
+    let list = &reply.refusals;
     // Shadow mode refused nothing.
     let (noun, none) = if is_shadowed {
         ("request", "no requests that shadow mode allowed over a limit\n")
@@ -75,67 +77,80 @@ fn keys(reply: &Value, is_shadowed: bool) -> String {
     if list.is_empty() {
         text.push_str(none);
     }
-    let others = number(&reply["others"]);
-    if others > 0 {
-        let others = count(others, noun);
+    if reply.others > 0 {
+        let others = count(reply.others, noun);
         text.push_str(&paint(DIM, &format!("and {others} of other keys in the last ten minutes\n")));
     }
-    text + &answered(reply)
+    text + &answered(&reply.whose)
 }
 
 /// A refused key in two lines: how often, and why.
-fn key(refused: &Value, noun: &str) -> String {
-    let cut = if refused["descriptor_cut"] == true { "…" } else { "" };
-    let times = number(&refused["count"]);
-    let when = match times {
-        1 => word(&refused["last"]).to_owned(),
-        _ => format!("{} to {}", word(&refused["first"]), word(&refused["last"])),
-    };
-    let hint = match (refused["file"].as_str(), refused["rule"].as_str()) {
-        (Some(file), Some(rule)) => {
-            format!(", rule {rule} {}", paint(PLACE, &format!("{file}:{}", number(&refused["line"]))))
-        }
-        (None, Some(rule)) => format!(", rule {rule}"),
-        _ => without_rule(&refused["example"]).to_owned(),
-    };
-    let example = &refused["example"];
-    let hits = number(&example["hits"]);
-    let hits = if hits == 1 { String::new() } else { format!(", last with {}", count(hits, "hit")) };
-    let retry = match example["retry_after_seconds"].as_u64() {
-        _ if example["blocked"].is_object() => String::new(),
-        Some(seconds) => format!(", retry after {}", duration(seconds)),
-        None => ", never allowed".to_owned(),
-    };
+fn key(refused: &KeyRefusals, noun: &str) -> String {
+    let KeyRefusals { count: times, first, last, example, .. } = refused;
+    let cut = if refused.descriptor_cut { "…" } else { "" };
+    let when = if *times == 1 { last.clone() } else { format!("{first} to {last}") };
+    let hits =
+        if example.hits == 1 { String::new() } else { format!(", last with {}", count(example.hits, "hit")) };
     format!(
-        "{} {}{cut} {}\n  {}{hits}{retry}{hint}, {}\n",
-        word(&refused["domain"]),
-        paint(BOLD, &descriptor(&refused["descriptor"])),
-        count(times, noun),
-        word(&refused["reason"]).to_owned() + &decided(&refused["example"]),
+        "{} {}{cut} {}\n  {}{}{hits}{}{}, {}\n",
+        refused.domain,
+        paint(BOLD, &descriptor(&refused.descriptor)),
+        count(*times, noun),
+        refused.reason,
+        decided(example),
+        retry(example),
+        rule(refused.rule.as_deref(), refused.file.as_deref(), refused.line, example),
         paint(DIM, &when),
     )
+}
+
+/// When the hits are allowed; empty if an override blocks them.
+fn retry(refusal: &Refusal) -> String {
+    match refusal.retry_after_seconds {
+        _ if refusal.blocked.is_some() => String::new(),
+        Some(seconds) => format!(", retry after {}", duration(seconds)),
+        None => ", never allowed".to_owned(),
+    }
+}
+
+/// The rule and its place.
+fn rule(rule: Option<&str>, file: Option<&str>, line: Option<u32>, refusal: &Refusal) -> String {
+    match (file, rule) {
+        (Some(file), Some(rule)) => {
+            let place = format!("{file}:{}", line.unwrap_or_default());
+            format!(", rule {rule} {}", paint(PLACE, &place))
+        }
+        (None, Some(rule)) => format!(", rule {rule}"),
+        _ if refusal.by_override.is_none() => ", limit of the request".to_owned(),
+        _ => ", no rule".to_owned(),
+    }
 }
 
 /// Prints the last refusals, and those that follow: one by one of the replica that answers, else by key, because the
 /// others publish their keys.
 fn follow(client: &Client, args: &RefusalsArgs) -> Result<Verdict, Failure> {
-    let reply = refusals(client, args, MOST, None)?;
-    let mut followed = answered(&reply);
+    let keys = refusals::<RefusedKeys>(client, args, MOST, None)?;
+    let mut followed = answered(&keys.whose);
     terminal::print_note(&format!("following: {}", followed.trim_end()));
-    let is_one_by_one = reply["scope"] == "this" && reply["replicas"] != "unknown";
+    let is_unknown = matches!(keys.whose.replicas, Some(OrUnknown::Unknown(_)));
+    let is_one_by_one = keys.whose.scope == "this" && !is_unknown;
     let (mut seen, mut last) = (Seen::new(), 0);
     let mut news = if is_one_by_one {
-        items(&refusals(client, args, args.n, Some(last))?["refusals"]).to_vec()
+        refusals::<Refusals>(client, args, args.n, Some(last))?.typed.refusals
     } else {
-        let mut all = new_refusals(&mut seen, &reply, true);
+        let mut all = new_refusals(&mut seen, &keys.refusals, true);
         all.truncate(args.n.into());
         all
     };
     loop {
         for refusal in news.iter().rev() {
-            last = last.max(number(&refusal["id"]));
+            last = last.max(refusal.id);
             if args.admin.json {
-                terminal::print_json(&format!("{refusal}\n"));
+                terminal::print_json(&format!(
+                    "{}
+",
+                    json!(refusal)
+                ));
             } else {
                 terminal::print(&wrap(&text(refusal), terminal::width(), INDENT));
             }
@@ -144,18 +159,18 @@ fn follow(client: &Client, args: &RefusalsArgs) -> Result<Verdict, Failure> {
             return Ok(Verdict::Yes);
         }
         thread::sleep(PAUSE);
-        let reply = refusals(client, args, MOST, is_one_by_one.then_some(last))?;
-        let answered = answered(&reply);
+        if is_one_by_one {
+            news = refusals::<Refusals>(client, args, MOST, Some(last))?.typed.refusals;
+            continue;
+        }
+        let keys = refusals::<RefusedKeys>(client, args, MOST, None)?;
+        let answered = answered(&keys.whose);
         let is_of_same = answered == followed;
         if !is_of_same {
             terminal::print_note(&format!("following: {}", answered.trim_end()));
             followed = answered;
         }
-        news = if is_one_by_one {
-            items(&reply["refusals"]).to_vec()
-        } else {
-            new_refusals(&mut seen, &reply, is_of_same)
-        };
+        news = new_refusals(&mut seen, &keys.refusals, is_of_same);
     }
 }
 
@@ -164,30 +179,31 @@ type Seen = HashMap<String, (u64, String)>;
 
 /// The last refusal of each key that was refused since, the newest first; it stands for all of them. If other replicas
 /// answered than before, the counts do not compare, and it stands for itself.
-fn new_refusals(seen: &mut Seen, reply: &Value, is_of_same: bool) -> Vec<Value> {
+fn new_refusals(seen: &mut Seen, keys: &[KeyRefusals], is_of_same: bool) -> Vec<Refusal> {
     let mut news = Vec::new();
-    for refused in items(&reply["refusals"]) {
-        let is_blocked = refused["example"]["blocked"].is_object();
-        let key = format!("{} {} {} {is_blocked}", refused["domain"], refused["rule"], refused["descriptor"]);
-        let (count, last) = (number(&refused["count"]), word(&refused["last"]).to_owned());
-        let known = seen.insert(key, (count, last.clone()));
-        if known.as_ref().is_some_and(|(_, known)| *known >= last) {
+    for KeyRefusals { domain, rule, descriptor, count, last, example, .. } in keys {
+        let key = format!("{domain} {rule:?} {descriptor:?} {}", example.blocked.is_some());
+        let known = seen.insert(key, (*count, last.clone()));
+        if known.as_ref().is_some_and(|(_, known)| known >= last) {
             continue;
         }
-        let mut refusal = refused["example"].clone();
         let weight = match known {
             Some(_) if !is_of_same => 1,
             // Fewer than before if a replica has replaced another.
             known => count.saturating_sub(known.map_or(0, |(count, _)| count)).max(1),
         };
-        refusal["weight"] = weight.into();
-        news.push(refusal);
+        news.push(Refusal { weight, ..example.clone() });
     }
     news
 }
 
 /// The newest `n` refused keys; with `after`, the newest refusals with a larger id. The newest come first.
-fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: Option<u64>) -> Result<Value, Failure> {
+fn refusals<T: DeserializeOwned>(
+    client: &Client,
+    args: &RefusalsArgs,
+    n: u16,
+    after: Option<u64>,
+) -> Result<Reply<T>, Failure> {
     let (n, after) = (n.to_string(), after.map(|after| after.to_string()));
     let descriptor = args.descriptor.as_ref().map(ToString::to_string);
     let mut query = vec![("n", n.as_str())];
@@ -200,77 +216,65 @@ fn refusals(client: &Client, args: &RefusalsArgs, n: u16, after: Option<u64>) ->
 }
 
 /// ` (override 0123 of shop --entry ip=10.0.0.0/8)`: the override that decided; and whether shadow mode did.
-fn decided(refusal: &Value) -> String {
-    let shadow = if refusal["shadowed"] == true { ", allowed by shadow mode" } else { "" };
-    match &refusal["override"] {
-        Value::Null => shadow.to_owned(),
-        by => {
-            let (id, domain, target) = (word(&by["id"]), word(&by["domain"]), target_text(by));
-            format!(" (override {id} of {domain} {target}){shadow}")
-        }
-    }
-}
-
-fn without_rule(refusal: &Value) -> &'static str {
-    if refusal["override"].is_null() { ", limit of the request" } else { ", no rule" }
+fn decided(refusal: &Refusal) -> String {
+    let shadow = if refusal.shadowed { ", allowed by shadow mode" } else { "" };
+    let by = refusal.by_override.as_ref().map(|by| {
+        format!(
+            " (override {} of {} {})",
+            word(by.id.as_deref()),
+            word(by.domain.as_deref()),
+            target_text(by)
+        )
+    });
+    by.unwrap_or_default() + shadow
 }
 
 /// A refusal in two lines: the descriptor, and the reason.
-fn text(refusal: &Value) -> String {
-    let blocked = &refusal["blocked"];
-    let first = match blocked["until"].as_str() {
-        Some(end) => format!("blocked until {end}"),
-        None if blocked.is_object() => "blocked until the override is removed".to_owned(),
-        None => format!("limit {}", limit(&refusal["limit"])),
+fn text(refusal: &Refusal) -> String {
+    let first = match &refusal.blocked {
+        Some(Blocked { until: Some(end) }) => format!("blocked until {end}"),
+        Some(Blocked { until: None }) => "blocked until the override is removed".to_owned(),
+        None => format!("limit {}", refusal.limit.as_ref().map(|of| limit(&of.limit)).unwrap_or_default()),
     } + &decided(refusal);
     let mut text = format!(
-        "{} {} {}\n  {first}",
-        paint(DIM, word(&refusal["time"])),
-        word(&refusal["domain"]),
-        paint(BOLD, &descriptor(&refusal["descriptor"])),
+        "{} {} {}
+  {first}",
+        paint(DIM, &refusal.time),
+        refusal.domain,
+        paint(BOLD, &descriptor(&refusal.descriptor)),
     );
     let mut add = |part: String| text.push_str(&part);
-    let (at, of) = (number(&refusal["limit"]["number"]), number(&refusal["limit"]["of"]));
-    if of > 1 {
-        add(format!(" ({at} of {of})"));
+    if let Some(LimitOfRule { number, of: of @ 2.., .. }) = &refusal.limit {
+        add(format!(" ({number} of {of})"));
     }
-    if let Some(count) = refusal["count"].as_u64() {
+    if let Some(count) = refusal.count {
         add(format!(", count {}", thousands(count)));
     }
-    let hits = number(&refusal["hits"]);
-    if hits != 1 {
-        add(format!(", {} hits", thousands(hits)));
+    if refusal.hits != 1 {
+        add(format!(", {} hits", thousands(refusal.hits)));
     }
-    match refusal["retry_after_seconds"].as_u64() {
-        _ if blocked.is_object() => {}
-        Some(seconds) => add(format!(", retry after {}", duration(seconds))),
-        None => add(", never allowed".to_owned()),
+    add(retry(refusal));
+    if refusal.decided_by != "counter" {
+        add(format!(", by {}", refusal.decided_by.replace('_', " ")));
     }
-    match word(&refusal["decided_by"]) {
-        "counter" => {}
-        by => add(format!(", by {}", by.replace('_', " "))),
+    add(rule(refusal.rule.as_deref(), refusal.file.as_deref(), refusal.line, refusal));
+    if refusal.weight > 1 {
+        add(format!(", one of {}", refusal.weight));
     }
-    add(match (refusal["file"].as_str(), refusal["rule"].as_str()) {
-        (Some(file), Some(rule)) => {
-            let place = format!("{file}:{}", number(&refusal["line"]));
-            format!(", rule {rule} {}", paint(PLACE, &place))
-        }
-        (None, Some(rule)) => format!(", rule {rule}"),
-        _ => without_rule(refusal).to_owned(),
-    });
-    let weight = number(&refusal["weight"]);
-    if weight > 1 {
-        add(format!(", one of {weight}"));
-    }
-    text + "\n"
+    text + "
+"
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::Value;
 
     use super::*;
     use crate::terminal::plain;
+
+    fn line(refusal: &Value) -> String {
+        plain(&text(&serde_json::from_value(refusal.clone()).unwrap()))
+    }
 
     #[test]
     fn a_refusal_stands_for_those_of_the_same_replicas_since_the_last_answer() {
@@ -278,8 +282,8 @@ mod tests {
         let mut weights = |count: u64, last: &str, is_of_same| -> Vec<u64> {
             let refused =
                 json!({ "domain": "shop", "rule": "shop.user", "count": count, "last": last, "example": {} });
-            let news = new_refusals(&mut seen, &json!({ "refusals": [refused] }), is_of_same);
-            news.iter().map(|refusal| number(&refusal["weight"])).collect()
+            let refused = serde_json::from_value(refused).unwrap();
+            new_refusals(&mut seen, &[refused], is_of_same).iter().map(|refusal| refusal.weight).collect()
         };
         assert_eq!(weights(60, "t1", true), [60]);
         assert_eq!(weights(60, "t1", true), [0; 0]);
@@ -303,7 +307,7 @@ mod tests {
         let expected = "2026-11-22T10:00:00.000Z shop path=/cart,user=ann\n  \
             limit 1,000 per 15 minutes (2 of 2), count 1,001, 3 hits, retry after 49s, by over limit cache, \
             rule shop.path_/cart.user shop.yaml:12, one of 8\n";
-        assert_eq!(plain(&text(&refusal)), expected);
+        assert_eq!(line(&refusal), expected);
         let refused = json!({
             "domain": "shop", "descriptor": [{ "key": "user", "value": "ann" }], "rule": "shop.user",
             "file": "shop.yaml", "line": 12, "count": 1432, "first": "t1", "last": "t2",
@@ -311,22 +315,20 @@ mod tests {
         });
         let expected = "shop user=ann 1,432 refusals\n  over 2 per hour, retry after 1m 1s, rule shop.user \
             shop.yaml:12, t1 to t2\nand 7 refusals of other keys in the last ten minutes\n";
-        assert_eq!(plain(&keys(&json!({ "refusals": [refused], "others": 7 }), false)), expected);
+        let reply = serde_json::from_value(json!({ "refusals": [refused], "others": 7 })).unwrap();
+        assert_eq!(plain(&keys(&reply, false)), expected);
         let bare = json!({
             "time": "t", "domain": "d", "descriptor": [], "rule": null, "file": null, "count": null, "hits": 1,
             "limit": { "requests_per_unit": 5, "unit": "HOUR", "unit_multiplier": 1, "number": 1, "of": 1 },
             "retry_after_seconds": null, "decided_by": "counter",
         });
-        assert_eq!(plain(&text(&bare)), "t d \n  limit 5 per hour, never allowed, limit of the request\n");
+        assert_eq!(line(&bare), "t d \n  limit 5 per hour, never allowed, limit of the request\n");
         let mut blocked = bare;
         blocked["decided_by"] = json!("override");
         blocked["rule"] = json!("d.k");
         blocked["blocked"] = json!({ "until": "2026-11-22T11:00:00.000Z" });
-        assert_eq!(
-            plain(&text(&blocked)),
-            "t d \n  blocked until 2026-11-22T11:00:00.000Z, by override, rule d.k\n"
-        );
+        assert_eq!(line(&blocked), "t d \n  blocked until 2026-11-22T11:00:00.000Z, by override, rule d.k\n");
         blocked["blocked"] = json!({ "until": null });
-        assert!(plain(&text(&blocked)).contains("\n  blocked until the override is removed, by override"));
+        assert!(line(&blocked).contains("\n  blocked until the override is removed, by override"));
     }
 }

@@ -1,18 +1,21 @@
 //! `tollgate status`: the state of a running service.
 
-use std::fmt::Write as _;
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt::Write as _,
+};
 
 use clap::Args;
-use serde_json::Value;
 
 use super::{
-    AdminArgs, Client, ReplicaArgs,
-    format::{bytes, duration, items, number, rate, seconds, word},
+    AdminArgs, Client, ReplicaArgs, Reply,
+    format::{bytes, duration, rate, seconds, word},
 };
 use crate::{
     serve::Environment,
     terminal::{self, DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, wrap},
 };
+use api::{ByCode, Latency, OrUnknown, OverridesStatus, RejectedRules, Replica, Status, StoreStatus};
 use text::thousands;
 
 /// The columns before a line's text.
@@ -30,77 +33,65 @@ pub(crate) struct StatusArgs {
 /// rules, or the store is out of service.
 pub(crate) fn run(args: &StatusArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let query: Vec<_> = args.replica.query().collect();
-    let status = Client::new(&args.admin, environment)?.get("/api/v1/status", &query)?;
-    args.admin.print(&status, || wrap(&text(&status), terminal::width(), INDENT));
+    let status: Reply<Status> = Client::new(&args.admin, environment)?.get("/api/v1/status", &query)?;
+    args.admin.print(&status.json, || wrap(&text(&status), terminal::width(), INDENT));
     Ok(verdict(&status))
 }
 
-fn verdict(status: &Value) -> Verdict {
-    let is = |pointer| status.pointer(pointer).and_then(Value::as_bool).unwrap_or_default();
-    let has_outage = status.pointer("/store/since").is_some_and(|since| !since.is_null());
-    let is_rejected = items(&status["replicas"]).iter().any(|replica| replica["rejected"].is_string());
-    let is_unwanted = items(&status["not_enforced"]).iter().any(|one| one["chosen"] != true);
-    Verdict::from(
-        is("/rules/is_current") && is("/store/connected") && !has_outage && !is_rejected && !is_unwanted,
-    )
+/// The replicas; none while they are unknown.
+fn known(status: &Status) -> &[Replica] {
+    status.replicas.as_ref().and_then(OrUnknown::known).map_or(&[], Vec::as_slice)
 }
 
-fn text(status: &Value) -> String {
-    let get = |pointer: &str| status.pointer(pointer).unwrap_or(&Value::Null);
+fn verdict(status: &Status) -> Verdict {
+    let is_rejected = known(status).iter().any(|replica| replica.rejected.is_some());
+    let is_unwanted = status.not_enforced.iter().any(|one| !one.chosen);
+    let is_out = !status.store.connected || status.store.since.is_some();
+    Verdict::from(status.rules.is_current && !is_out && !is_rejected && !is_unwanted)
+}
+
+fn text(status: &Status) -> String {
     let mut out = String::new();
     let mut line = |name: &str, text: String| {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{name:<9}")));
     };
-    for one in items(get("/not_enforced")) {
-        let colour = if one["chosen"] == true { WARNING } else { ERROR };
-        line("warning", paint(colour, word(&one["text"])));
+    for one in &status.not_enforced {
+        let colour = if one.chosen { WARNING } else { ERROR };
+        line("warning", paint(colour, &one.text));
     }
-    let read_only = if get("/read_only") == true { ", read-only" } else { "" };
-    line(
-        "tollgate",
-        format!(
-            "{}{} ({}), up {}{read_only}",
-            get("/replica").as_str().map(|name| format!("{name} ")).unwrap_or_default(),
-            word(get("/version")),
-            word(get("/commit")),
-            duration(number(get("/uptime_seconds"))),
-        ),
-    );
+    let read_only = if status.read_only { ", read-only" } else { "" };
+    let Status { replica, version, commit, .. } = status;
+    let name = if replica.is_empty() { String::new() } else { format!("{replica} ") };
+    let up = duration(status.uptime_seconds);
+    line("tollgate", format!("{name}{version} ({commit}), up {up}{read_only}"));
     line("rules", rules(status));
-    if let (Some(false), Some(error)) =
-        (get("/rules/is_current").as_bool(), get("/rules/last_error/errors/0").as_str())
-    {
-        let at = word(get("/rules/last_error/at"));
-        let newer = if get("/rules/hash").is_null() { "rules" } else { "newer rules" };
+    if let (false, Some(RejectedRules { at, errors })) = (status.rules.is_current, &status.rules.last_error) {
+        let newer = if status.rules.hash.is_none() { "rules" } else { "newer rules" };
+        let error = errors.first().map(String::as_str).unwrap_or_default();
         line("", format!("{} {error}", paint(ERROR, &format!("{newer} rejected at {at}:"))));
     }
-    line("store", store(status));
-    for (at, callers) in items(get("/callers")).iter().enumerate() {
-        line(if at == 0 { "policy" } else { "" }, paint(ERROR, word(callers)));
+    line("store", store(&status.store));
+    for (at, callers) in status.callers.iter().enumerate() {
+        line(if at == 0 { "policy" } else { "" }, paint(ERROR, callers));
     }
-    line(
-        "requests",
-        format!(
-            "{}/s allowed, {}/s over limit, {}/s errors{}{}",
-            rate(get("/requests/per_second/ok")),
-            rate(get("/requests/per_second/over_limit")),
-            rate(get("/requests/per_second/error")),
-            latency(get("/latency")),
-            of(status),
-        ),
-    );
-    if let Some(text) = unmatched(get("/unmatched")) {
+    let ByCode { ok, over_limit, error } = status.requests.per_second;
+    let [ok, over_limit, error] = [ok, over_limit, error].map(rate);
+    let rates = format!("{ok}/s allowed, {over_limit}/s over limit, {error}/s errors");
+    line("requests", rates + &latency(status.latency) + &of(status));
+    if let Some(text) = unmatched(&status.unmatched) {
         line("unmatched", paint(WARNING, &text));
     }
-    let keys = get("/memory/keys");
-    let (held, max) = (thousands(number(&keys["held"])), thousands(number(&keys["max"])));
-    let counters = if keys.is_null() { String::new() } else { format!(", {held} of {max} counters") };
-    line("memory", bytes(number(get("/memory/resident_bytes"))) + &counters);
-    if let Some(text) = overrides(get("/overrides")) {
+    let counters =
+        status.memory.keys.as_ref().map(|keys| {
+            format!(", {} of {} counters", thousands(keys.held as u64), thousands(keys.max as u64))
+        });
+    let resident = status.memory.resident_bytes.unwrap_or_default();
+    line("memory", bytes(resident) + &counters.unwrap_or_default());
+    if let Some(text) = overrides(&status.overrides) {
         line("overrides", text);
     }
-    if let Some(why) = get("/overrides/failure").as_str() {
+    if let Some(why) = &status.overrides.failure {
         line(
             "",
             paint(ERROR, &format!("overrides cannot be changed: OVERRIDES_FILE cannot be written: {why}")),
@@ -112,83 +103,81 @@ fn text(status: &Value) -> String {
     out
 }
 
-fn rules(status: &Value) -> String {
-    let rules = &status["rules"];
-    let Some(hash) = rules["hash"].as_str() else { return paint(ERROR, "none loaded") };
+fn rules(Status { rules, zone_data, .. }: &Status) -> String {
+    let Some(hash) = &rules.hash else { return paint(ERROR, "none loaded") };
     format!(
-        "{} in {} and {}, hash {hash}, loaded {}, zone data {}",
-        count(number(&rules["rules"]), "rule"),
-        count(number(&rules["files"]), "file"),
-        count(number(&rules["domains"]), "domain"),
-        word(&rules["loaded_at"]),
-        word(&status["zone_data"]),
+        "{} in {} and {}, hash {hash}, loaded {}, zone data {zone_data}",
+        count(rules.rules, "rule"),
+        count(rules.files, "file"),
+        count(rules.domains, "domain"),
+        word(rules.loaded_at.as_deref()),
     )
 }
 
 /// `1,200 limit, 3 block, in redis`; `None` without overrides.
-fn overrides(overrides: &Value) -> Option<String> {
-    let actions = ["limit", "block", "allow", "shadow"].iter();
-    let counts = actions.map(|action| (action, number(&overrides[*action]))).filter(|(_, n)| *n > 0);
-    let counts: Vec<_> = counts.map(|(action, n)| format!("{} {action}", thousands(n))).collect();
-    (!counts.is_empty()).then(|| format!("{}, in {}", counts.join(", "), word(&overrides["kept_in"])))
+fn overrides(overrides: &OverridesStatus) -> Option<String> {
+    let OverridesStatus { limit, block, allow, shadow, kept_in, .. } = overrides;
+    let actions = [(limit, "limit"), (block, "block"), (allow, "allow"), (shadow, "shadow")];
+    let counts = actions.iter().filter(|(n, _)| **n > 0);
+    let counts: Vec<_> = counts.map(|(n, action)| format!("{} {action}", thousands(**n))).collect();
+    (!counts.is_empty()).then(|| format!("{}, in {kept_in}", counts.join(", ")))
 }
 
 /// The replicas that rates and latencies are of.
-fn of(status: &Value) -> String {
-    let replicas = &status["replicas"];
-    match status["scope"].as_str() {
-        Some("all") => {
-            let answered = items(replicas).iter().filter(|replica| replica["summary"] == "published").count();
-            format!(", {answered} of {} answered", count(items(replicas).len(), "replica"))
+fn of(status: &Status) -> String {
+    let all = known(status);
+    match (status.scope.as_str(), &status.replicas) {
+        ("all", _) => {
+            let answered = all.iter().filter(|replica| replica.summary == "published").count();
+            format!(", {answered} of {} answered", count(all.len(), "replica"))
         }
-        Some("this") if replicas == "unknown" => ", this replica alone".to_owned(),
-        Some("this") => ", this replica".to_owned(),
+        ("this", Some(OrUnknown::Unknown(_))) => ", this replica alone".to_owned(),
+        ("this", _) => ", this replica".to_owned(),
         _ => String::new(),
     }
 }
 
 /// Descriptors without a rule in the last minutes; `None` if there are none.
-fn unmatched(counts: &Value) -> Option<String> {
+fn unmatched(counts: &BTreeMap<String, u64>) -> Option<String> {
     let parts = [("unknown_domain", "of unknown domains"), ("no_rule", "without a rule")];
-    let parts = parts.iter().map(|(name, what)| (number(&counts[*name]), what)).filter(|(n, _)| *n > 0);
-    let parts: Vec<_> = parts.map(|(n, what)| format!("{} {what}", count(n, "descriptor"))).collect();
+    let parts = parts.iter().filter_map(|(name, what)| {
+        let n = counts.get(*name).filter(|n| **n > 0)?;
+        Some(format!("{} {what}", count(*n, "descriptor")))
+    });
+    let parts: Vec<_> = parts.collect();
     (!parts.is_empty()).then(|| format!("{}: tollgate top --unmatched", parts.join(", ")))
 }
 
 /// The replicas: a line, or one for each if they serve different rules.
-fn replicas(status: &Value) -> Vec<(&'static str, String)> {
-    let replicas = items(&status["replicas"]);
-    if let Some(unknown) = status["replicas"].as_str() {
-        return vec![("replicas", paint(WARNING, unknown))];
+fn replicas(status: &Status) -> Vec<(&'static str, String)> {
+    if let Some(OrUnknown::Unknown(_)) = status.replicas {
+        return vec![("replicas", paint(WARNING, "unknown"))];
     }
+    let replicas = known(status);
     let Some((first, others)) = replicas.split_first() else { return Vec::new() };
-    if others.is_empty() && status["store"]["kind"] != "redis" {
+    if others.is_empty() && status.store.kind != "redis" {
         return Vec::new();
     }
-    let total = thousands(replicas.len() as u64);
     let notes = rejected(replicas).into_iter().chain(silent(replicas));
-    if others.iter().all(|other| other["rules_hash"] == first["rules_hash"]) {
-        let rates = replicas.iter().map(|replica| number(&replica["requests_per_second"]));
-        let rate = thousands(rates.sum());
+    if others.iter().all(|other| other.rules_hash == first.rules_hash) {
+        let rate = thousands(replicas.iter().map(|replica| replica.requests_per_second).sum());
         let all = count(replicas.len(), "replica");
         let text = format!("{all} with the same rules, {rate} requests/s in all");
         return std::iter::once(("replicas", text)).chain(notes).collect();
     }
-    let one = |replica: &Value| {
-        let [id, version, hash] = ["id", "version", "rules_hash"].map(|name| word(&replica[name]));
-        ("", format!("{id} {version}, rules {hash}, {}/s", number(&replica["requests_per_second"])))
+    let one = |replica: &Replica| {
+        let Replica { id, version, rules_hash, requests_per_second, .. } = replica;
+        ("", format!("{id} {version}, rules {}, {requests_per_second}/s", word(rules_hash.as_deref())))
     };
-    let mut sets: Vec<&str> = replicas.iter().map(|replica| word(&replica["rules_hash"])).collect();
-    sets.sort_unstable();
-    sets.dedup();
+    let sets: HashSet<_> = replicas.iter().map(|replica| &replica.rules_hash).collect();
+    let total = thousands(replicas.len() as u64);
     let heading = paint(WARNING, &format!("{total} serve {} sets of rules", sets.len()));
     std::iter::once(("replicas", heading)).chain(replicas.iter().map(one)).chain(notes).collect()
 }
 
 /// Replicas that rejected the newest rules: how many, then each with the place and the reason.
-fn rejected(replicas: &[Value]) -> Vec<(&'static str, String)> {
-    let reason =
-        |replica: &Value| Some(format!("{}, {}", word(&replica["id"]), replica["rejected"].as_str()?));
+fn rejected(replicas: &[Replica]) -> Vec<(&'static str, String)> {
+    let reason = |replica: &Replica| Some(format!("{}, {}", replica.id, replica.rejected.as_ref()?));
     let reasons: Vec<_> = replicas.iter().filter_map(reason).collect();
     let Some((first, others)) = reasons.split_first() else { return Vec::new() };
     let (one, all) = (thousands(reasons.len() as u64), count(replicas.len(), "replica"));
@@ -198,11 +187,10 @@ fn rejected(replicas: &[Value]) -> Vec<(&'static str, String)> {
 }
 
 /// Replicas without a summary: the first, and how many more.
-fn silent(replicas: &[Value]) -> Option<(&'static str, String)> {
-    let mut silent =
-        replicas.iter().filter(|replica| replica["summary"].as_str().is_some_and(|it| it != "published"));
-    let first = silent.next()?;
-    let (id, why) = (word(&first["id"]), word(&first["summary"]));
+fn silent(replicas: &[Replica]) -> Option<(&'static str, String)> {
+    let is_silent = |replica: &&Replica| !replica.summary.is_empty() && replica.summary != "published";
+    let mut silent = replicas.iter().filter(is_silent);
+    let Replica { id, summary: why, .. } = silent.next()?;
     let more = match silent.count() {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -210,22 +198,22 @@ fn silent(replicas: &[Value]) -> Option<(&'static str, String)> {
     Some(("", paint(WARNING, &format!("without the numbers of {id} ({why}){more}"))))
 }
 
-fn store(status: &Value) -> String {
-    let store = &status["store"];
-    let address = store["address"].as_str().map(|address| format!(" {address}")).unwrap_or_default();
-    let connected = match (store["connected"].as_bool(), number(&store["breakers_open"])) {
-        (Some(true), 0) if store["since"].is_null() => paint(GOOD, "connected"),
-        (Some(true), 0) => paint(ERROR, "connected, but most requests fail"),
-        (Some(true), open) => paint(WARNING, &format!("connected, {}", count(open, "open breaker"))),
-        _ => paint(ERROR, "not connected"),
+fn store(store: &StoreStatus) -> String {
+    let address = store.address.as_ref().map(|address| format!(" {address}")).unwrap_or_default();
+    let connected = match (store.connected, store.breakers_open) {
+        (true, 0) if store.since.is_none() => paint(GOOD, "connected"),
+        (true, 0) => paint(ERROR, "connected, but most requests fail"),
+        (true, open) => paint(WARNING, &format!("connected, {}", count(open, "open breaker"))),
+        (false, _) => paint(ERROR, "not connected"),
     };
-    let outage = store["since"].as_str().map(|since| format!(" since {since}: {}", word(&store["error"])));
-    let latency = if store["stale"] == true { String::new() } else { latency(store) };
-    format!("{}{address}, {connected}{}{latency}", word(&store["kind"]), outage.unwrap_or_default())
+    let outage =
+        store.since.as_ref().map(|since| format!(" since {since}: {}", word(store.error.as_deref())));
+    let latency = if store.stale { String::new() } else { latency(store.latency) };
+    format!("{}{address}, {connected}{}{latency}", store.kind, outage.unwrap_or_default())
 }
 
-fn latency(value: &Value) -> String {
-    match (value["p50_seconds"].as_f64(), value["p99_seconds"].as_f64()) {
+fn latency(latency: Latency) -> String {
+    match (latency.p50_seconds, latency.p99_seconds) {
         (Some(p50), Some(p99)) => format!(", p50 {}, p99 {}", seconds(p50), seconds(p99)),
         _ => String::new(),
     }
@@ -233,10 +221,18 @@ fn latency(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::terminal::plain;
+
+    fn text(status: &Value) -> String {
+        plain(&super::text(&serde_json::from_value(status.clone()).unwrap()))
+    }
+
+    fn verdict(status: &Value) -> Verdict {
+        super::verdict(&serde_json::from_value(status.clone()).unwrap())
+    }
 
     fn status() -> Value {
         json!({
@@ -264,7 +260,7 @@ store     redis redis:6379, connected, p50 0.3 ms, p99 1.1 ms
 requests  1,240/s allowed, 12/s over limit, 0/s errors
 memory    45.0 MB, 12,000 of 10,000,000 counters
 ";
-        assert_eq!(plain(&text(&status())), expected);
+        assert_eq!(text(&status()), expected);
         assert_eq!(verdict(&status()), Verdict::Yes);
     }
 
@@ -277,28 +273,28 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
         });
         let replica = |id: &str, hash: &str| json!({"id": id, "version": "0.1.0", "rules_hash": hash, "requests_per_second": 600});
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "00ff")]);
-        let text = plain(&super::text(&status));
-        assert!(text.contains("overrides 1,200 limit, 3 block, in redis\n"), "{text}");
+        let shown = text(&status);
+        assert!(shown.contains("overrides 1,200 limit, 3 block, in redis\n"), "{shown}");
         let unmatched =
             "unmatched 1 descriptor of unknown domains, 1,200 descriptors without a rule: tollgate top";
-        assert!(text.contains(unmatched), "{text}");
+        assert!(shown.contains(unmatched), "{shown}");
         assert!(
-            text.contains("replicas  2 replicas with the same rules, 1,200 requests/s in all\n"),
-            "{text}"
+            shown.contains("replicas  2 replicas with the same rules, 1,200 requests/s in all\n"),
+            "{shown}"
         );
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "00ff")]);
         status["replicas"][1]["rejected"] = json!("shop.yaml:3:5: unknown key");
-        let text = plain(&super::text(&status));
+        let shown = text(&status);
         assert!(
-            text.contains("1 of 2 replicas rejected newer rules: b, shop.yaml:3:5: unknown key\n"),
-            "{text}"
+            shown.contains("1 of 2 replicas rejected newer rules: b, shop.yaml:3:5: unknown key\n"),
+            "{shown}"
         );
         assert_eq!(verdict(&status), Verdict::No);
         status["replicas"] = json!([replica("a", "00ff"), replica("b", "ff00")]);
-        let text = plain(&super::text(&status));
+        let shown = text(&status);
         assert!(
-            text.contains("2 serve 2 sets of rules") && text.contains("b 0.1.0, rules ff00, 600/s"),
-            "{text}"
+            shown.contains("2 serve 2 sets of rules") && shown.contains("b 0.1.0, rules ff00, 600/s"),
+            "{shown}"
         );
     }
 
@@ -314,14 +310,17 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
         wrong["store"]["stale"] = json!(true);
         wrong["replicas"] = json!("unknown");
         wrong["callers"] = json!(["error: 163/s failing; Envoy lets them through unless failure_mode_deny"]);
-        let text = plain(&text(&wrong));
-        assert!(text.contains("newer rules rejected at 2026-11-22T10:00:00.000Z: a.yaml:3: bad"), "{text}");
+        let shown = text(&wrong);
+        assert!(shown.contains("newer rules rejected at 2026-11-22T10:00:00.000Z: a.yaml:3: bad"), "{shown}");
         let outage = "redis redis:6379, not connected since 2026-11-22T10:00:01.000Z: redis redis:6379: connection refused\n";
-        assert!(text.contains(outage) && text.contains("\npolicy    error: 163/s failing; Envoy"), "{text}");
-        assert!(text.contains("replicas  unknown"), "{text}");
+        assert!(
+            shown.contains(outage) && shown.contains("\npolicy    error: 163/s failing; Envoy"),
+            "{shown}"
+        );
+        assert!(shown.contains("replicas  unknown"), "{shown}");
         wrong["rules"]["hash"] = Value::Null;
-        assert!(!plain(&super::text(&wrong)).contains("newer rules"), "none were loaded");
+        assert!(!text(&wrong).contains("newer rules"), "none were loaded");
         assert_eq!(verdict(&wrong), Verdict::No);
-        assert!(plain(&super::text(&Value::Null)).contains("none loaded"), "an empty reply does not panic");
+        assert!(text(&json!({})).contains("none loaded"), "an empty reply does not panic");
     }
 }

@@ -1,11 +1,10 @@
 //! `tollgate top`: the keys with the most refused, shadowed or allowed hits, or descriptors that meet no rule.
 
 use clap::{Args, ValueEnum};
-use serde_json::Value;
 
 use super::{
-    AdminArgs, Client, ReplicaArgs, answered,
-    format::{Table, descriptor, duration, items, number, word},
+    AdminArgs, Client, ReplicaArgs, Reply, answered,
+    format::{Table, descriptor, duration, word},
     overrides::effect_text,
 };
 use crate::{
@@ -13,6 +12,7 @@ use crate::{
     serve::Environment,
     terminal::{self, DIM, Failure, Verdict, paint, wrap},
 };
+use api::{Top, Unmatched, Window};
 use text::thousands;
 
 #[derive(Args, Clone, PartialEq, Debug)]
@@ -60,26 +60,28 @@ pub(crate) fn run(args: &TopArgs, environment: &Environment) -> Result<Verdict, 
     query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
     query.extend(args.rule.iter().map(|rule| ("rule", rule.as_str())));
     query.extend(args.replica.query());
-    let top = Client::new(&args.admin, environment)?.get("/api/v1/top", &query)?;
-    args.admin.print(&top, || {
-        let text = if args.unmatched { unmatched(&top) } else { text(&top, by) };
-        text + &wrap(&answered(&top), terminal::width(), 0)
-    });
-    let list = if args.unmatched { "unmatched" } else { "keys" };
-    Ok((!items(&top[list]).is_empty()).into())
+    let client = Client::new(&args.admin, environment)?;
+    let foot = |window: &Window| wrap(&answered(&window.whose), terminal::width(), 0);
+    if args.unmatched {
+        let top: Reply<Unmatched> = client.get("/api/v1/top", &query)?;
+        args.admin.print(&top.json, || unmatched(&top) + &foot(&top.window));
+        return Ok((!top.unmatched.is_empty()).into());
+    }
+    let top: Reply<Top> = client.get("/api/v1/top", &query)?;
+    args.admin.print(&top.json, || text(&top, by) + &foot(&top.window));
+    Ok((!top.keys.is_empty()).into())
 }
 
-fn unmatched(top: &Value) -> String {
-    let window = duration(number(&top["window_seconds"]));
-    let shapes = items(&top["unmatched"]);
+fn unmatched(Unmatched { unmatched: shapes, window, .. }: &Unmatched) -> String {
+    let window = duration(window.window_seconds);
     if shapes.is_empty() {
         return wrap(&format!("every descriptor of the last {window} met a rule\n"), terminal::width(), 0);
     }
     let mut table = Table::new(&["reason", "domain", "descriptor", "#descriptors"]);
     for shape in shapes {
-        let reason = word(&shape["reason"]).replace('_', " ");
-        let example = descriptor(&shape["descriptor"]);
-        table.row([reason, word(&shape["domain"]).to_owned(), example, with_error(shape, "count")]);
+        let reason = word(shape.reason.as_deref()).replace('_', " ");
+        let example = descriptor(&shape.descriptor);
+        table.row([reason, shape.domain.clone(), example, with_error(shape.count, shape.error)]);
     }
     let foot =
         format!("of the last {window}; each line is a domain, or the keys of descriptors, with an example\n");
@@ -87,38 +89,35 @@ fn unmatched(top: &Value) -> String {
 }
 
 /// A count and its error.
-fn with_error(row: &Value, name: &str) -> String {
-    match (number(&row[name]), number(&row["error"])) {
+fn with_error(count: u64, error: u64) -> String {
+    match (count, error) {
         (0, _) => "0".to_owned(),
         (count, 0) => thousands(count),
         (count, error) => format!("{} ±{}", thousands(count), thousands(error)),
     }
 }
 
-fn text(top: &Value, by: &str) -> String {
-    let window = duration(number(&top["window_seconds"]));
-    let keys = items(&top["keys"]);
+fn text(Top { keys, window }: &Top, by: &str) -> String {
+    let window = duration(window.window_seconds);
     if keys.is_empty() {
         return wrap(&format!("no {by} hits in the last {window}\n"), terminal::width(), 0);
     }
     let mut columns = vec!["rule", "descriptor", "#refused", "#allowed"];
-    let has_shadowed = keys.iter().any(|key| number(&key["shadowed"]) > 0);
+    let has_shadowed = keys.iter().any(|key| key.shadowed > 0);
     if has_shadowed {
         columns.insert(3, "#shadowed");
     }
-    let has_overrides = keys.iter().any(|key| key["override"].is_object());
+    let has_overrides = keys.iter().any(|key| key.by_override.is_some());
     columns.extend(has_overrides.then_some("override"));
     let mut table = Table::new(&columns);
     for key in keys {
-        let hits = |name: &str| with_error(key, name);
-        let rule = key["rule"].as_str().map(str::to_owned);
-        let rule = rule.unwrap_or_else(|| format!("{} (no rule)", word(&key["domain"])));
-        let mut row = vec![rule, descriptor(&key["descriptor"]), hits("refused"), hits("allowed")];
+        let hits = |count| with_error(count, key.error);
+        let rule = key.rule.clone().unwrap_or_else(|| format!("{} (no rule)", key.domain));
+        let mut row = vec![rule, descriptor(&key.descriptor), hits(key.refused), hits(key.allowed)];
         if has_shadowed {
-            row.insert(3, hits("shadowed"));
+            row.insert(3, hits(key.shadowed));
         }
-        let by = &key["override"];
-        row.extend(has_overrides.then(|| if by.is_null() { String::new() } else { effect_text(by) }));
+        row.extend(has_overrides.then(|| key.by_override.as_ref().map(effect_text).unwrap_or_default()));
         table.row(row);
     }
     let shadowed = if has_shadowed { "; shadowed: over the limit, and allowed by shadow mode" } else { "" };
@@ -128,10 +127,15 @@ fn text(top: &Value, by: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::terminal::plain;
+
+    fn read<T: DeserializeOwned>(json: &Value) -> T {
+        serde_json::from_value(json.clone()).unwrap()
+    }
 
     #[test]
     fn keys_are_rows_and_errors_are_shown() {
@@ -148,7 +152,7 @@ shop.user  user=ann      1,200        7
 shop.user  user=a\\,b      3 ±2     7 ±2
 hits of the last 3m 5s
 ";
-        assert_eq!(plain(&text(&top, "refused")), expected);
+        assert_eq!(plain(&text(&read(&top), "refused")), expected);
         let mut shadowed = key("bob", 0, 0);
         shadowed["shadowed"] = json!(2200);
         let top = json!({ "keys": [key("ann", 3, 0), shadowed], "window_seconds": 185 });
@@ -158,7 +162,7 @@ shop.user  user=ann          3         0        7
 shop.user  user=bob          0     2,200        7
 hits of the last 3m 5s; shadowed: over the limit, and allowed by shadow mode
 ";
-        assert_eq!(plain(&text(&top, "refused")), expected);
+        assert_eq!(plain(&text(&read(&top), "refused")), expected);
         let shape = |reason: &str, domain: &str, error: u64| {
             json!({
                 "reason": reason, "domain": domain, "descriptor": [{ "key": "usr", "value": "ann" }],
@@ -173,9 +177,9 @@ REASON          DOMAIN  DESCRIPTOR  DESCRIPTORS
 unknown domain  shpo    usr=ann           1,200
 no rule         shop    usr=ann        1,200 ±3
 ";
-        assert!(plain(&unmatched(&top)).starts_with(expected), "{}", plain(&unmatched(&top)));
+        assert!(plain(&unmatched(&read(&top))).starts_with(expected), "{}", plain(&unmatched(&read(&top))));
         let none = json!({ "keys": [], "window_seconds": 60 });
-        assert_eq!(unmatched(&none), "every descriptor of the last 1m met a rule\n");
-        assert_eq!(text(&none, "allowed"), "no allowed hits in the last 1m\n");
+        assert_eq!(unmatched(&read(&none)), "every descriptor of the last 1m met a rule\n");
+        assert_eq!(text(&read(&none), "allowed"), "no allowed hits in the last 1m\n");
     }
 }

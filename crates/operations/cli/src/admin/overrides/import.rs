@@ -12,14 +12,11 @@ use hyper::Method;
 
 use super::{ImportArgs, source::Source, user};
 use crate::{
-    admin::{
-        Client,
-        format::{number, word},
-        with_query,
-    },
+    admin::{Client, Reply, with_query},
     serve::Environment,
     terminal::{self, Failure, Verdict, count},
 };
+use api::{ImportAborted, ImportBegun, ImportLength, Imported};
 use clock::{Clock, SystemClock};
 use overrides::Input;
 use serde_json::{Value, json};
@@ -137,22 +134,22 @@ impl Import {
 
     fn send(self, client: &Client, args: &ImportArgs) -> Result<Verdict, Failure> {
         let (begun, total) = (Instant::now(), self.total);
-        let reply = client.call(Method::POST, "/api/v1/imports", None)?;
-        let path = format!("/api/v1/imports/{}", word(&reply["import"]));
+        let begun_import: Reply<ImportBegun> = client.call(Method::POST, "/api/v1/imports")?;
+        let path = format!("/api/v1/imports/{}", begun_import.import);
         let length = self.send_pieces(client, &path).inspect_err(|_| {
             // The service discards it by itself if it cannot be reached.
-            let _ = client.call(Method::DELETE, &path, None);
+            let _ = client.call::<ImportAborted>(Method::DELETE, &path);
         })?;
         let query = args.change.reason_query().into_iter().chain([("overrides", &*length)]);
-        let reply = client.call(Method::PUT, &with_query(&path, query), None)?;
-        args.change.admin.print(&reply, || {
+        let reply: Reply<Imported> = client.call(Method::PUT, &with_query(&path, query))?;
+        args.change.admin.print(&reply.json, || {
             let rate = per_second(total, begun.elapsed());
             format!(
                 "imported {} in {:.1}s ({} per second); {} in force\n",
-                count(number(&reply["imported"]), "override"),
+                count(reply.imported, "override"),
                 begun.elapsed().as_secs_f64(),
                 thousands(rate),
-                thousands(number(&reply["total"])),
+                thousands(reply.total as u64),
             )
         });
         Ok(Verdict::Yes)
@@ -165,10 +162,9 @@ impl Import {
         for (piece, until) in self.pieces {
             // The service compares the number with that of Redis, which may have lost some.
             let path = with_query(path, [("overrides", &*length)]);
-            let reply =
-                client.send(Method::POST, &path, Some(("application/x-ndjson", Bytes::from(piece))))?;
-            let reply: Value = serde_json::from_slice(&reply).unwrap_or_default();
-            length = number(&reply["overrides"]).to_string();
+            let body = ("application/x-ndjson", Bytes::from(piece));
+            let reply: Reply<ImportLength> = client.send(Method::POST, &path, Some(body))?;
+            length = reply.overrides.to_string();
             if is_shown {
                 // There is no other place to report to.
                 let _ = write!(io::stderr(), "\r{}", bar(until, self.total, begun.elapsed()));

@@ -11,21 +11,22 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    AdminArgs, Client,
-    format::{self, Table, duration, number, word},
+    AdminArgs, Client, Reply,
+    format::{self, Table, duration, word},
     with_query,
 };
 use crate::{
     serve::Environment,
     terminal::{self, Failure, Verdict, count},
 };
+use api::{OverrideEntry, OverrideRemoved, Overrides, SetOverride, Status, Switches, TextOr};
 use clock::{Clock, SystemClock, Time};
 use limit::{MAX_LIMIT, Unit};
 use overrides::{Action, Override, Target, model::expiry, table, target::entries_of_text};
-use text::printable;
+use text::{entries, printable};
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub(crate) enum OverrideCommand {
@@ -188,30 +189,32 @@ impl ChangeArgs {
 
 fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let flags = [(args.block, "block"), (args.allow, "allow"), (args.shadow, "shadow")];
-    let mut body = json!({
-        "domain": args.domain,
-        "descriptor": args.descriptor,
-        "entry": args.entry,
-        "action": flags.iter().find(|(is_set, _)| *is_set).map_or("limit", |(_, action)| *action),
-        "reason": args.change.reason,
-        "by": user(environment),
-        "for": args.end.duration,
-        "expires_at": args.end.until,
-        "force": args.force,
-    });
-    if let Some((requests_per_unit, unit)) = &args.limit {
-        body["requests_per_unit"] = (*requests_per_unit).into();
-        body["unit"] = unit.as_str().into();
-        body["calendar"] = args.calendar.as_deref().into();
-    }
-    let one = Override::from_json(&body, SystemClock.now())?;
+    let action = flags.iter().find(|(is_set, _)| *is_set).map_or("limit", |(_, action)| *action);
+    let (requests_per_unit, unit) = args.limit.clone().unzip();
+    let body = SetOverride {
+        id: None,
+        domain: args.domain.clone(),
+        descriptor: args.descriptor.clone().map(TextOr::Text),
+        entry: args.entry.clone().map(TextOr::Text),
+        action: action.to_owned(),
+        requests_per_unit,
+        unit,
+        calendar: args.calendar.clone().map(TextOr::Text),
+        expires_at: args.end.until.clone(),
+        r#for: args.end.duration.clone(),
+        reason: args.change.reason.clone(),
+        by: user(environment),
+        force: Some(args.force),
+    };
+    let one = Override::from_json(&json!(body), SystemClock.now())?;
     let admin = &args.change.admin;
-    let reply = match Client::new(admin, environment)?.call(Method::POST, "/api/v1/overrides", Some(&body)) {
+    let reply: Reply<api::Override> = match Client::new(admin, environment)?.post("/api/v1/overrides", &body)
+    {
         Ok(reply) => reply,
         Err(failure) => return failure.verdict(),
     };
-    admin.print(&reply, || {
-        let rule = reply["rule"].as_str().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
+    admin.print(&reply.json, || {
+        let rule = reply.rule.as_ref().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
         format!("{}{rule}: {}\n", printable(&one.target.to_string()), effect_text(&reply))
     });
     Ok(Verdict::Yes)
@@ -223,12 +226,12 @@ fn list(args: &ListArgs, environment: &Environment) -> Result<Verdict, Failure> 
         query.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
     let client = Client::new(&args.admin, environment)?;
     let (mut all, total) = all(&client, &query)?;
-    all.sort_by_cached_key(|one| (word(&one["domain"]).to_owned(), target_text(one)));
+    all.sort_by_cached_key(|one| (one.domain.clone(), target_text(one)));
     if args.csv {
-        let status = client.get("/api/v1/status", &[])?;
-        if args.descriptor.is_none() && status["key_values"] != "plain" {
+        let status: Reply<Status> = client.get("/api/v1/status", &[])?;
+        if args.descriptor.is_none() && status.key_values != "plain" {
             return Err(Failure::new(
-                format!("the service does not show values: KEY_VALUES={}", word(&status["key_values"])),
+                format!("the service does not show values: KEY_VALUES={}", status.key_values),
                 "a file to import needs KEY_VALUES=plain",
             ));
         }
@@ -240,17 +243,16 @@ fn list(args: &ListArgs, environment: &Environment) -> Result<Verdict, Failure> 
 }
 
 /// The overrides that a query selects, and the number of all overrides.
-fn all(client: &Client, query: &[(&str, &str)]) -> Result<(Vec<Value>, u64), Failure> {
-    let mut all: Vec<Value> = Vec::new();
+fn all(client: &Client, query: &[(&str, &str)]) -> Result<(Vec<api::Override>, u64), Failure> {
+    let mut all = Vec::new();
     loop {
         let offset = all.len().to_string();
         let page = [("n", "10000"), ("offset", &*offset)];
-        let mut reply = client.get("/api/v1/overrides", &[query, &page].concat())?;
-        let some = reply["overrides"].as_array_mut().map(std::mem::take).unwrap_or_default();
-        let is_last = some.is_empty();
-        all.extend(some);
-        if is_last || all.len() as u64 >= number(&reply["matching"]) {
-            return Ok((all, number(&reply["total"])));
+        let reply = client.get::<Overrides>("/api/v1/overrides", &[query, &page].concat())?.typed;
+        let is_last = reply.overrides.is_empty();
+        all.extend(reply.overrides);
+        if is_last || all.len() as u64 >= reply.matching {
+            return Ok((all, reply.total));
         }
     }
 }
@@ -267,31 +269,31 @@ pub(crate) fn in_force(
     for descriptor in descriptors {
         let (some, _) = all(&client, &[("domain", domain), ("request", &descriptor)])?;
         for one in some {
-            let one = Override::from_json(&one, Time::default());
+            let one = Override::from_json(&json!(one), Time::default());
             found.push(one.map_err(|error| format!("{}: invalid override: {error}", client.server))?);
         }
     }
-    let switches = client.get("/api/v1/domains", &[])?;
-    for one in format::items(&switches["domains"]) {
-        let one = Override::switch_from_json(one, Time::default());
+    let switches: Reply<Switches> = client.get("/api/v1/domains", &[])?;
+    for one in &switches.domains {
+        let one = Override::switch_from_json(&json!(one), Time::default());
         found.push(one.map_err(|error| format!("{}: invalid switch: {error}", client.server))?);
     }
     Ok(found)
 }
 
-fn csv(all: &[Value]) -> Result<String, Failure> {
+fn csv(all: &[api::Override]) -> Result<String, Failure> {
     let failed = |error: csv::Error| format!("cannot write CSV: {error}");
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(overrides::model::FIELDS).map_err(failed)?;
     for one in all {
-        let one = Override::from_json(one, Time::default())?;
+        let one = Override::from_json(&json!(one), Time::default())?;
         writer.write_record(table::csv_row(&one)).map_err(failed)?;
     }
     let bytes = writer.into_inner().map_err(|error| format!("cannot write CSV: {error}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn text(all: &[Value], total: u64) -> String {
+fn text(all: &[api::Override], total: u64) -> String {
     if all.is_empty() {
         if total == 0 {
             return "no overrides\n".to_owned();
@@ -301,7 +303,7 @@ fn text(all: &[Value], total: u64) -> String {
     let mut table = Table::new(&["id", "domain", "descriptor", "override", "#time left", "by", "reason"]);
     for one in all {
         let [id, domain, by, reason] =
-            ["id", "domain", "by", "reason"].map(|name| word(&one[name]).to_owned());
+            [&one.id, &one.domain, &one.by, &one.reason].map(|text| word(text.as_deref()));
         let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
         table.row([id, domain, target_text(one), action_text(one), left, by, reason]);
     }
@@ -323,11 +325,11 @@ fn remove(args: &RemoveArgs, environment: &Environment) -> Result<Verdict, Failu
     let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
     let path = with_query(&format!("/api/v1/overrides/{id}"), args.change.reason_query());
     let admin = &args.change.admin;
-    match Client::new(admin, environment)?.call(Method::DELETE, &path, None) {
+    match Client::new(admin, environment)?.call::<OverrideRemoved>(Method::DELETE, &path) {
         Ok(reply) => {
-            let removed = &reply["removed"];
-            let (domain, target) = (word(&removed["domain"]), target_text(removed));
-            admin.print(&reply, || format!("removed {domain} {target}: {}\n", action_text(removed)));
+            let removed = &reply.removed;
+            let (domain, target) = (word(removed.domain.as_deref()), target_text(removed));
+            admin.print(&reply.json, || format!("removed {domain} {target}: {}\n", action_text(removed)));
             Ok(Verdict::Yes)
         }
         Err(failure) if failure.is_not_found => {
@@ -363,26 +365,37 @@ fn named(target: &Target) -> (String, String) {
 }
 
 /// `user=ann`, or `--entry ip=10.0.0.0/8`.
-pub(super) fn target_text(one: &Value) -> String {
-    match &one["entry"] {
-        Value::Null => format::descriptor(&one["descriptor"]),
-        entry => format!("--entry {}", format::descriptor(&json!([entry]))),
+pub(super) fn target_text(one: &api::Override) -> String {
+    let write = |entries: &[OverrideEntry]| {
+        entries::write(entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_deref())))
+    };
+    match &one.entry {
+        None => write(one.descriptor.as_deref().unwrap_or_default()),
+        Some(entry) => format!("--entry {}", write(std::slice::from_ref(entry))),
     }
 }
 
 /// `limit 100 per minute`, `block`, `on store failure deny`.
-pub(super) fn action_text(one: &Value) -> String {
-    match (one["on_store_failure"].as_str(), word(&one["action"])) {
+pub(super) fn action_text(one: &api::Override) -> String {
+    match (&one.on_store_failure, word(one.action.as_deref())) {
         (Some(policy), _) => format!("on store failure {policy}"),
-        (None, "limit") => format!("limit {}", format::limit(one)),
-        (None, action) => action.to_owned(),
+        (None, action) if action == "limit" => {
+            let limit = api::Limit {
+                requests_per_unit: one.requests_per_unit.unwrap_or_default(),
+                unit: one.unit.clone().unwrap_or_default(),
+                calendar: one.calendar.clone(),
+                ..api::Limit::default()
+            };
+            format!("limit {}", format::limit(&limit))
+        }
+        (None, action) => action,
     }
 }
 
 /// The action with its end: `blocked until 2026-11-23T00:00:00Z (3h left)`, `limit 100 per minute`.
-pub(super) fn effect_text(one: &Value) -> String {
+pub(super) fn effect_text(one: &api::Override) -> String {
     let left = left_text(one);
-    match (word(&one["action"]), left.is_empty()) {
+    match (word(one.action.as_deref()).as_str(), left.is_empty()) {
         ("block", true) => "blocked until the override is removed".to_owned(),
         ("block", false) => format!("blocked{left}"),
         _ => format!("{}{left}", action_text(one)),
@@ -390,15 +403,15 @@ pub(super) fn effect_text(one: &Value) -> String {
 }
 
 /// ` until 2026-11-23T00:00:00Z (3h left)`; empty without an end.
-fn left_text(one: &Value) -> String {
-    match (one["expires_at"].as_str(), seconds_left(one)) {
+fn left_text(one: &api::Override) -> String {
+    match (&one.expires_at, seconds_left(one)) {
         (Some(end), Some(left)) => format!(" until {end} ({} left)", duration(left)),
         _ => String::new(),
     }
 }
 
-pub(super) fn seconds_left(one: &Value) -> Option<u64> {
-    let end = one["expires_at"].as_str()?.parse::<prost_types::Timestamp>().ok()?;
+pub(super) fn seconds_left(one: &api::Override) -> Option<u64> {
+    let end = one.expires_at.as_ref()?.parse::<prost_types::Timestamp>().ok()?;
     let end = u64::try_from(end.seconds).ok()?;
     Some(end.saturating_sub(SystemClock.now().seconds()))
 }
@@ -440,15 +453,16 @@ mod tests {
 
     #[test]
     fn overrides_are_printed_as_a_table() {
+        let read = |json: &serde_json::Value| serde_json::from_value(json.clone()).unwrap();
         let all = [json!({
             "id": "0123", "domain": "shop", "descriptor": [{"key": "user", "value": "a,b"}, {"key": "path"}],
             "action": "limit", "requests_per_unit": 1500, "unit": "HOUR", "by": "ann",
         })];
         let mut budget = all.clone();
         budget[0]["calendar"] = json!({"time_zone": "Europe/Berlin", "anchor_day": 15});
-        let text = plain(&super::text(&budget, 1));
+        let text = plain(&super::text(&budget.each_ref().map(read), 1));
         assert!(text.contains("limit 1,500 per hour (Europe/Berlin, from the 15th)"), "{text}");
-        let text = plain(&super::text(&all, 1));
+        let text = plain(&super::text(&all.each_ref().map(read), 1));
         assert!(text.contains("user=a\\,b,path  limit 1,500 per hour"), "{text}");
         assert!(text.contains("no end") && text.contains("ann"), "{text}");
         assert!(plain(&super::text(&[], 0)).starts_with("no overrides"));

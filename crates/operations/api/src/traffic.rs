@@ -1,0 +1,204 @@
+//! What was counted: rules, keys, refusals, counters and holds.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Calendar, Entry, Override, Whose};
+
+shapes! {
+    #[schemars(bound = "R: JsonSchema + Default", rename = "Rules")]
+    Rules<R = RuleListed> {
+        rules: Vec<R>;
+        total: usize, "Number of rules, including those not shown.";
+        #[serde(flatten)]
+        whose: Whose;
+    }
+
+    #[schemars(bound = "L: JsonSchema + Default", rename = "RuleListed")]
+    RuleListed<L = Limit> {
+        domain: String;
+        rule: String, "Its full key: the domain and each level, joined by dots.";
+        file: Option<String>; line: Option<u32>; limits: Vec<L>; unlimited: bool; shadow_mode: bool; quota_mode: bool;
+        has_fixed_name: bool,
+            "False with `detailed_metric` or `value_to_metric`: hits are then counted under names made from \
+             requests, not here.";
+        hits: Hits;
+        per_second: Option<Hits<f64>>, "Of the last two seconds; null in the first second after a reload.";
+        partial?: bool, "True if a replica did not publish its hits of this rule; there may be more.";
+    }
+
+    #[derive(Copy)]
+    #[schemars(bound = "N: JsonSchema + Default", inline)]
+    Hits<N = u64> { allowed: N; refused: N; near: N; shadowed: N; }
+}
+
+impl<N> From<[N; 4]> for Hits<N> {
+    fn from([allowed, refused, near, shadowed]: [N; 4]) -> Self {
+        Self { allowed, refused, near, shadowed }
+    }
+}
+
+shapes! {
+    Limit {
+        requests_per_unit: u64;
+        unit: String, "`SECOND`, `MINUTE`, `HOUR`, `DAY`, `WEEK`, `MONTH` or `YEAR`.";
+        unit_multiplier: u64; calendar?: Option<Calendar>;
+        schedule?: Option<String>,
+            "What its schedule says now and what is next, such as `mon-fri 08:00-20:00 Europe/Berlin, then 100 at \
+             20:00`.";
+        name?: Option<String>;
+    }
+
+    Top {
+        keys: Vec<KeyHits>;
+        #[serde(flatten)]
+        window: Window;
+    }
+
+    /// The last minutes.
+    #[schemars(inline)]
+    Window {
+        window_seconds: u64;
+        missed: u64, "Requests since the start that were not recorded because the tables were being read.";
+        key_values: String, "Value of `KEY_VALUES`: `plain`, `hashed` or `hidden`.";
+        #[serde(flatten)]
+        whose: Whose;
+    }
+
+    /// A key and its hits.
+    KeyHits {
+        domain: String;
+        rule: Option<String>, "Null if an override meets the key, or a limit of the request, and no rule.";
+        descriptor: Vec<Entry>;
+        descriptor_cut?: bool, "True if the descriptor is longer than shown.";
+        #[serde(rename = "override")]
+        by_override?: Option<Override>, "The override that decides the key now.";
+        allowed: u64; refused: u64;
+        shadowed: u64, "Hits over the limit that shadow mode allowed; `allowed` does not have them.";
+        error: u64, "Maximum error of the numbers.";
+    }
+
+    Unmatched {
+        unmatched: Vec<UnmatchedShape>;
+        total: BTreeMap<String, u64>, "Descriptors of the last minutes, by the reason why they have no rule.";
+        #[serde(flatten)]
+        window: Window;
+    }
+
+    UnmatchedShape {
+        reason: Option<String>, "`unknown_domain` or `no_rule`.";
+        domain: String; descriptor: Vec<Entry>; descriptor_cut: bool;
+        count: u64, "Descriptors of the domain, or with these keys; the values are an example.";
+        error: u64, "Maximum error of the count.";
+    }
+
+    #[schemars(bound = "K: JsonSchema + Default", rename = "RefusedKeys")]
+    RefusedKeys<K = KeyRefusals> {
+        refusals: Vec<K>;
+        others: u64, "Refusals of the last ten minutes whose keys made room for others.";
+        key_values: String;
+        #[serde(flatten)]
+        whose: Whose;
+    }
+
+    /// A refused key.
+    #[schemars(bound = "E: JsonSchema + Default", rename = "KeyRefusals")]
+    KeyRefusals<E = Refusal> {
+        domain: String; descriptor: Vec<Entry>;
+        descriptor_cut?: bool, "True if the descriptor is longer than shown.";
+        rule: Option<String>, "Null if an override meets the key, or a limit of the request, and no rule.";
+        file: Option<String>; line: Option<u32>;
+        count: u64, "Number of refusals.";
+        first: String; last: String;
+        reason: String, "Why the last one was refused, such as `over 5 per hour`.";
+        example: E;
+    }
+
+    #[schemars(bound = "R: JsonSchema + Default", rename = "Refusals")]
+    Refusals<R = Refusal> {
+        refusals: Vec<R>; key_values: String;
+        #[serde(flatten)]
+        whose: Whose;
+    }
+
+    Refusal {
+        id: u64, "Number of the refusal in this process.";
+        time: String;
+        code: String, "`over_limit`; `ok` in shadow mode.";
+        shadowed?: bool, "True if shadow mode allowed it although it was over the limit.";
+        domain: String; descriptor: Vec<Entry>;
+        descriptor_cut?: bool, "True if the descriptor is longer than shown.";
+        rule: Option<String>, "Null for a limit override in the request.";
+        file: Option<String>; line: Option<u32>; limit: Option<LimitOfRule>;
+        count: Option<u64>, "The counter after the request; null if it was not read.";
+        hits: u64;
+        retry_after_seconds: Option<u64>, "Null if the hits can never be allowed.";
+        decided_by: String, "`counter`, `over_limit_cache`, `override` or `failure_policy`.";
+        #[serde(rename = "override")]
+        by_override?: Option<Override>, "The override that decided.";
+        blocked?: Option<Blocked>, "Present if an override blocks the descriptor.";
+        governs: bool, "True if this descriptor rejects the request for longest.";
+        weight?: u64, "Number of refusals that this one stands for.";
+    }
+
+    LimitOfRule {
+        #[serde(flatten)]
+        limit: Limit;
+        number: usize, "Number of the limit in the rule, from 1.";
+        of: usize, "Number of limits of the rule.";
+    }
+
+    Blocked { until: Option<String>, "Null if the block has no end."; }
+
+    Counters {
+        rule: Option<String>, "The rule that matches.";
+        #[serde(rename = "override")]
+        by_override: Option<Override>, "The override that applies, or the switch of the domain.";
+        limits: Vec<CounterLimit>;
+    }
+
+    CounterLimit {
+        rule: Option<String>; name: Option<String>; requests_per_unit: u64; unit: String; unit_multiplier: u64;
+        calendar: Option<Calendar>;
+        schedule: Option<String>, "What its schedule says now and what is next.";
+        algorithm: String,
+            "`fixed_window`, `sliding_window`, `sliding_log`, `token_bucket`, `leaky_bucket` or `concurrency`.";
+        used: u64;
+        spent: Option<u64>, "Of a limit with `hold`, what was settled or charged.";
+        held: Option<u64>, "Of a limit with `hold`, what requests under way hold.";
+        remaining: u64; resets_in_seconds: u64;
+    }
+
+    CountersReset {
+        reset: usize, "Number of counters.";
+        warning: Option<String>, "Why other replicas may still reject requests.";
+    }
+
+    Holds { holds: Vec<Hold>; }
+
+    Hold {
+        id: String, "The id of the request's holds.";
+        requests_per_unit: u64;
+        unit: String, "The unit of the limit, or `UNKNOWN` for requests under way.";
+        held: u64;
+        r#in: Option<String>, "The currency; empty without one.";
+        expires_at: String;
+    }
+
+    HoldsClosed { closed: usize, "Number of holds."; }
+
+    /// The comparison of rules with those in force.
+    #[schemars(bound = "R: JsonSchema + Default", rename = "Trial")]
+    Trial<R = serde_json::Map<String, serde_json::Value>> {
+        refused_now: u64, "Requests that the rules in force refuse.";
+        recorded: Recorded;
+        report: R, "The report of `tollgate replay --json`, with the rules in force as `--against`.";
+    }
+
+    Recorded {
+        share_of_keys: f64, "The share of the keys whose requests are recorded, all of them; 1 is all keys.";
+        bytes: usize, "Bytes of recorded requests.";
+    }
+}
