@@ -166,11 +166,8 @@ impl Follower {
             });
             match added {
                 Ok(id) => ids.push(id),
-                Err(error) if !is_logged => {
-                    warn!("overrides: ignoring an invalid override in redis: {error}");
-                    is_logged = true;
-                }
-                Err(_) => {}
+                Err(_) if std::mem::replace(&mut is_logged, true) => {}
+                Err(error) => warn!("overrides: ignoring an invalid override in redis: {error}"),
             }
         }
         ids
@@ -202,7 +199,14 @@ impl Follower {
         let merged = own.merged(&theirs, difference);
         self.progress.adopt(merged.clone());
         if others.is_gt() {
-            self.restore(&merged).await?;
+            // If something fails, the next comparison decides again.
+            let replaced = replace(&self.pool, None, &merged, &self.index, RESTORE_SECONDS).await?;
+            if matches!(replaced, Replaced::At(_)) {
+                warn!(
+                    overrides = self.index.len(),
+                    "redis lost the overrides, or an import; wrote them back"
+                );
+            }
         } else {
             self.write_back(&lost, merged.at).await?;
         }
@@ -285,18 +289,6 @@ impl Follower {
         }
         if written > 0 {
             warn!(overrides = written, "redis lost changes of overrides; wrote them back");
-        }
-        Ok(())
-    }
-
-    /// Replaces all overrides in Redis, which has lost them or an import, by the known ones. Later changes there stay.
-    async fn restore(&self, own: &Versions) -> Result<(), String> {
-        // If something fails, the next comparison decides again.
-        if let Replaced::At(_) = replace(&self.pool, None, own, &self.index, RESTORE_SECONDS).await? {
-            warn!(
-                overrides = self.index.len(),
-                "redis lost the overrides, or an import of them; wrote them back"
-            );
         }
         Ok(())
     }

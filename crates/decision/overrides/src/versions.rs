@@ -166,7 +166,9 @@ mod tests {
             let others = difference.others;
             if others.is_lt() {
                 self.values = redis.values.clone();
-                lost.iter().for_each(|(id, _, value)| self.put(id, *value));
+                for (id, _, value) in &lost {
+                    self.put(id, *value);
+                }
             } else {
                 difference.there.keys().for_each(|id| self.put(id, redis.value(id)));
             }
@@ -210,7 +212,9 @@ mod tests {
 
         fn import(&mut self, ids: &[&str]) {
             let after = self.version(0);
-            ids.iter().for_each(|id| self.redis.put(id, Some(after)));
+            for id in ids {
+                self.redis.put(id, Some(after));
+            }
             self.redis.versions = Versions::up_to(after);
         }
 
