@@ -1,12 +1,12 @@
 //! Follows the overrides in Redis.
 //!
 //! Each replica subscribes to the changes that `shared` publishes, and compares the version of the hash with its own every
-//! two seconds, so that it misses no change. When another server owns the channel, it subscribes there. A replica that
-//! missed a change catches up by the log of the last changes, or reads the whole hash. If the version in Redis does not
-//! follow from its own, Redis has lost changes, which it writes back (`history`). While Redis is unreachable the known
-//! overrides stay in force. If Redis has lost its data when it returns, one replica writes the overrides back.
+//! two seconds, so that it misses no change. When another server owns the channel, it subscribes there. If the versions
+//! differ, the replica has missed changes, or Redis has lost some: it reads what is later there, or the whole hash, and
+//! writes back what is later here (`versions`). While Redis is unreachable the known overrides stay in force.
 
 use std::{
+    collections::{BTreeMap, HashSet},
     sync::{Arc, LazyLock},
     time::Duration,
 };
@@ -16,15 +16,12 @@ use tracing::{info, warn};
 
 use super::{
     file::read_change,
-    history::{Change, EVERYTHING, Rest, Step, path_to, rest, restoring, step},
     index::{Draft, Index},
-    model::timestamp,
+    model::{Override, timestamp},
     progress::Progress,
-    shared::{
-        BATCH, COMMIT_SECONDS, COMMITTING, LOG, Required, VERSION, begin_commit, change, channel,
-        publish_keys, switch, unlink, write_missing,
-    },
+    shared::{BATCH, Field, Replaced, UNKNOWN, VERSION, VERSIONS, change, channel, publish_keys, replace},
     sweep,
+    versions::Versions,
 };
 use clock::{Time, timer::Interval};
 use counters::Resets;
@@ -37,10 +34,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The lock of the replica that writes lost overrides back.
-const RESTORING: &str = "overrides:restoring";
-
-/// Its time to live, which each batch renews: if the replica fails or ends meanwhile, another one begins again.
+/// If a replica that writes all overrides back fails or ends meanwhile, another one begins again after this time.
 const RESTORE_SECONDS: u64 = 5;
 
 static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
@@ -111,11 +105,8 @@ impl Follower {
     }
 
     async fn compare(&self) -> Result<(), String> {
-        match self.version_and_time().await? {
-            Some(version) if self.progress.history().version() == version => {}
-            Some(_) => self.catch_up().await?,
-            None if self.index.is_empty() => self.progress.adopt("", Vec::new()),
-            None => self.restore().await?,
+        if !self.progress.is_at(self.version_and_time().await?) {
+            self.catch_up().await?;
         }
         self.progress.settle();
         Ok(())
@@ -126,22 +117,18 @@ impl Follower {
     }
 
     /// The version in Redis. Measures the clock of Redis too.
-    async fn version_and_time(&self) -> Result<Option<String>, String> {
+    async fn version_and_time(&self) -> Result<u64, String> {
         let key = self.pool.key("overrides");
         let mut commands = pipe();
         commands.cmd("HGET").arg(&key).arg(VERSION).cmd("TIME");
         let sent = self.now();
-        let (version, (seconds, micros)): (_, (u64, u64)) = self.pool.pipeline(&key, &commands).await?;
+        let (version, (seconds, micros)): (Option<u64>, (u64, u64)) =
+            self.pool.pipeline(&key, &commands).await?;
         // The server has read it halfway between.
         let read = sent.micros().midpoint(self.now().micros());
         let theirs = Time::from_seconds(seconds).micros().saturating_add(micros);
         self.index.set_time(Time::from_micros(theirs), Time::from_micros(read));
-        Ok(version)
-    }
-
-    async fn version_in_redis(&self) -> Result<Option<String>, String> {
-        let key = self.pool.key("overrides");
-        self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await
+        Ok(version.unwrap_or(0))
     }
 
     async fn handle(&self, message: &str) -> Result<(), String> {
@@ -151,187 +138,158 @@ impl Follower {
                 return Ok(());
             }
         }
-        let Some(change) = message.strip_prefix("overrides\n").and_then(Change::parse) else { return Ok(()) };
-        let (is_in_force, is_next) = {
-            let history = self.progress.history();
-            (history.has(&change.after), history.continues_with(&change))
-        };
-        if is_in_force {
+        let Some(change) = message.strip_prefix("overrides\n") else { return Ok(()) };
+        let mut parts = change.splitn(3, '\n');
+        let mut version = || parts.next()?.parse::<u64>().ok();
+        let (Some(before), Some(after)) = (version(), version()) else { return Ok(()) };
+        let lines = parts.next().unwrap_or(UNKNOWN);
+        if after <= self.progress.at() {
             return Ok(());
         }
-        if !is_next {
+        if !self.progress.is_at(before) || lines == UNKNOWN {
             return self.catch_up().await;
         }
-        self.apply(change)?;
-        self.sweep().await
-    }
-
-    /// Applies a change that follows from the version in force.
-    fn apply(&self, change: Change) -> Result<(), String> {
-        self.set_all(change.lines())?;
-        self.progress.advance(change);
-        Ok(())
-    }
-
-    fn set_all<'a>(&self, lines: impl Iterator<Item = &'a str>) -> Result<(), String> {
         let mut draft = self.index.draft();
-        for line in lines {
-            if let Err(error) = read_change(line).and_then(|one| self.index.add_to(&mut draft, one)) {
-                warn!("overrides: ignoring an invalid override in redis: {error}");
-            }
-        }
-        self.index.add(&draft)
+        let ids = self.add_to(&mut draft, lines.lines());
+        self.index.add(&draft)?;
+        self.progress.advance(after, ids);
+        self.sweep().await
     }
 
-    /// Goes from the version in force to that of Redis.
+    /// Adds lines to a draft, and returns the identifiers of their overrides.
+    fn add_to<'l>(&self, draft: &mut Draft, lines: impl Iterator<Item = &'l str>) -> Vec<String> {
+        let (mut ids, mut is_logged) = (Vec::new(), false);
+        for line in lines {
+            let added = read_change(line).and_then(|one| {
+                let id = one.target.id();
+                self.index.add_to(draft, one).map(|()| id)
+            });
+            match added {
+                Ok(id) => ids.push(id),
+                Err(_) if std::mem::replace(&mut is_logged, true) => {}
+                Err(error) => warn!("overrides: ignoring an invalid override in redis: {error}"),
+            }
+        }
+        ids
+    }
+
+    /// Makes one of the overrides here and in Redis: what changed later there is read, and what did here is written back.
     async fn catch_up(&self) -> Result<(), String> {
-        let key = self.pool.key("overrides");
-        let mut commands = pipe();
-        commands.cmd("HGET").arg(&key).arg(VERSION).cmd("LRANGE").arg(self.pool.key(LOG)).arg(0).arg(-1);
-        let (version, log): (Option<String>, Vec<String>) = self.pool.pipeline(&key, &commands).await?;
-        // If Redis has lost the hash meanwhile, the next comparison detects it.
-        let Some(version) = version else { return Ok(()) };
-        let path = path_to(&version, &log);
-        let known = self.progress.history().clone();
-        if known.version() == version {
+        let (own, theirs) = (self.progress.versions(), self.versions_in_redis().await?);
+        if own.is_of(theirs.at) {
             return Ok(());
         }
-        match step(&known, &path) {
-            Step::Apply(changes) if !changes.iter().any(Change::is_of_everything) => {
-                for change in changes {
-                    self.apply(change)?;
-                }
+        let difference = own.difference(&theirs);
+        let (lost, others) = (self.fields(&difference.here), difference.others);
+        let draft = if others.is_lt() {
+            self.scan(&lost).await?
+        } else {
+            self.read(&difference.there.keys().collect::<Vec<_>>()).await?
+        };
+        // If Redis has lost changes meanwhile, the next comparison decides again.
+        if self.version_and_time().await? < theirs.at {
+            return Ok(());
+        }
+        if others.is_lt() {
+            self.index.replace(&draft)?;
+            info!(overrides = self.index.len(), "overrides: read from redis");
+        } else {
+            self.index.add(&draft)?;
+        }
+        let merged = own.merged(&theirs, difference);
+        self.progress.adopt(merged.clone());
+        if others.is_gt() {
+            // If something fails, the next comparison decides again.
+            let replaced = replace(&self.pool, None, &merged, &self.index, RESTORE_SECONDS).await?;
+            if matches!(replaced, Replaced::At(_)) {
+                warn!(
+                    overrides = self.index.len(),
+                    "redis lost the overrides, or an import; wrote them back"
+                );
             }
-            Step::Apply(_) | Step::Read => self.read_all(&version, path).await?,
-            Step::Restore => self.restore().await?,
-            Step::Diverged { new, lost } => {
-                let id = |line: &str| read_change(line).ok().map(|one| one.target.id());
-                match rest(&known, &new, &lost, id) {
-                    Rest::Superseded => {
-                        let lost = lost.len();
-                        warn!("redis lost {lost} changes of overrides before an import, which replaces them");
-                        self.read_all(&version, path).await?;
-                    }
-                    Rest::Everything => {
-                        self.set_all(new.iter().flat_map(Change::lines))?;
-                        self.replace_all(known.version(), &version).await?;
-                    }
-                    Rest::Lines(lines) => {
-                        self.write_back(known.version(), &version, path, &new, &lines).await?;
-                    }
-                }
-            }
+        } else {
+            self.write_back(&lost, merged.at).await?;
         }
         self.sweep().await
     }
 
-    /// Writes changes back that Redis has lost, after applying the new ones. If Redis changes meanwhile, nothing is
-    /// written, and the next comparison decides again.
-    async fn write_back(
-        &self,
-        own: &str,
-        version: &str,
-        mut path: Vec<Change>,
-        new: &[Change],
-        lines: &[(String, &str)],
-    ) -> Result<(), String> {
-        if new.iter().any(Change::is_of_everything) {
-            let draft = self.scan().await?;
-            self.index.replace(&draft)?;
+    async fn versions_in_redis(&self) -> Result<Versions, String> {
+        let (key, versions) = (self.pool.key("overrides"), self.pool.key(VERSIONS));
+        let mut commands = pipe();
+        commands.cmd("HGET").arg(&key).arg(VERSION);
+        commands.cmd("ZRANGE").arg(versions).arg(0).arg(-1).arg("WITHSCORES");
+        let (at, listed): (Option<u64>, Vec<(String, u64)>) = self.pool.pipeline(&key, &commands).await?;
+        Ok(at.map_or_else(Versions::default, |at| Versions::of(at, listed)))
+    }
+
+    /// The overrides of the index with these identifiers.
+    fn with_ids(&self, ids: impl Fn(&str) -> bool) -> BTreeMap<String, Arc<Override>> {
+        let snapshot = self.index.checkpoint();
+        let all = snapshot.all().map(|one| (one.target.id(), one));
+        all.filter(|(id, _)| ids(id)).map(|(id, one)| (id, one.clone())).collect()
+    }
+
+    /// Overrides with their versions here, and those that were removed.
+    fn fields(&self, versions: &BTreeMap<String, u64>) -> Vec<Field> {
+        if versions.is_empty() {
+            return Vec::new();
         }
-        self.set_all(new.iter().flat_map(Change::lines).chain(lines.iter().map(|(_, line)| *line)))?;
-        if lines.is_empty() {
-            self.progress.adopt(version, path);
-            return Ok(());
-        }
-        // A removal is an override that expired at second 0.
-        let is_removed = |line: &str| read_change(line).is_ok_and(|one| one.expires == Some(0));
-        let field = |(id, line): &(String, &str)| {
-            (id.clone(), if is_removed(line) { String::new() } else { (*line).to_owned() })
+        let known = self.with_ids(|id| versions.contains_key(id));
+        let field = |(id, version): (&String, &u64)| {
+            let value = known.get(id).map_or_else(String::new, |one| one.to_stored().to_string());
+            Field { id: id.clone(), version: Some(*version), value }
         };
-        let fields: Vec<_> = lines.iter().map(field).collect();
-        let texts: Vec<_> = lines.iter().map(|(_, line)| *line).collect();
-        let body = restoring(own, &texts.join("\n"));
-        let written = change(&self.pool, own, Required::Exactly(version), body, &fields).await?;
-        if let Some(change) = written {
-            warn!(overrides = lines.len(), "redis lost changes of overrides; wrote them back");
-            let after = change.after.clone();
-            path.push(change);
-            self.progress.adopt(&after, path);
-        }
-        Ok(())
+        versions.iter().map(field).collect()
     }
 
-    /// Replaces all overrides in Redis, which has lost an import, by the known ones. Changes meanwhile win.
-    async fn replace_all(&self, own: &str, version: &str) -> Result<(), String> {
-        // If something fails, the next comparison decides again.
-        let Some(commit) = begin_commit(&self.pool).await? else { return Ok(()) };
-        let merged = self.pool.key(&format!("overrides:merged:{commit}"));
-        let mut switched = None;
-        // Changes before the commit began are not noted.
-        if self.version_in_redis().await?.as_deref() == Some(version) {
-            let length =
-                write_missing(&self.pool, &merged, &self.index, (COMMITTING, COMMIT_SECONDS)).await?;
-            switched = switch(&self.pool, own, &merged, &commit, length, &restoring(own, EVERYTHING)).await?;
+    /// Reads overrides.
+    async fn read(&self, ids: &[&String]) -> Result<Draft, String> {
+        let (key, mut draft, mut removed) = (self.pool.key("overrides"), self.index.draft(), HashSet::new());
+        for some in ids.chunks(BATCH) {
+            let values: Vec<Option<String>> =
+                self.pool.command(&key, cmd("HMGET").arg(&key).arg(some)).await?;
+            self.add_to(&mut draft, values.iter().flatten().map(String::as_str));
+            removed.extend(
+                some.iter().zip(&values).filter(|(_, value)| value.is_none()).map(|(id, _)| id.as_str()),
+            );
         }
-        if switched.is_none() {
-            return unlink(&self.pool, &self.pool.key(COMMITTING)).await;
+        if !removed.is_empty() {
+            for one in self.with_ids(|id| removed.contains(id)).into_values() {
+                self.index.add_to(&mut draft, Override { expires: Some(0), ..Override::clone(&one) })?;
+            }
         }
-        warn!(overrides = self.index.len(), "redis lost an import of overrides; wrote it back");
-        Ok(())
+        Ok(draft)
     }
 
-    /// Reads the whole hash, which has this version or a later one. Changes during the read may be missing, and their
-    /// messages follow.
-    async fn read_all(&self, version: &str, path: Vec<Change>) -> Result<(), String> {
-        let draft = self.scan().await?;
-        // Redis may have lost the hash meanwhile; the next comparison detects it.
-        if self.version_in_redis().await?.is_none() {
-            return Ok(());
-        }
-        self.index.replace(&draft)?;
-        info!(overrides = self.index.len(), "overrides: read from redis");
-        self.progress.adopt(version, path);
-        Ok(())
-    }
-
-    async fn scan(&self) -> Result<Draft, String> {
-        let key = self.pool.key("overrides");
-        let (mut draft, mut cursor, mut is_logged) = (Draft::default(), 0_u64, false);
+    /// Reads the whole hash, except for these overrides. Changes during the read may be missing, and their messages follow.
+    async fn scan(&self, own: &[Field]) -> Result<Draft, String> {
+        let (key, mut draft, mut cursor) = (self.pool.key("overrides"), Draft::default(), 0_u64);
+        let except: HashSet<_> = own.iter().map(|field| &*field.id).chain([VERSION]).collect();
         loop {
             let mut scan = cmd("HSCAN");
             scan.arg(&key).arg(cursor).arg("COUNT").arg(BATCH);
-            let (next, fields): (u64, Vec<String>) = self.pool.command(&key, &scan).await?;
-            for [id, value] in fields.as_chunks::<2>().0 {
-                if id == VERSION {
-                    continue;
-                }
-                let added = read_change(value).and_then(|one| self.index.add_to(&mut draft, one));
-                if let (Err(error), false) = (added, is_logged) {
-                    warn!(field = id, "overrides: ignoring an invalid override in redis: {error}");
-                    is_logged = true;
-                }
-            }
+            let (next, fields): (u64, Vec<(String, String)>) = self.pool.command(&key, &scan).await?;
+            let fields = fields.iter().filter(|(id, _)| !except.contains(&**id));
+            self.add_to(&mut draft, fields.map(|(_, value)| &**value));
             if next == 0 {
-                return Ok(draft);
+                break;
             }
             cursor = next;
         }
+        self.add_to(&mut draft, own.iter().map(|field| &*field.value).filter(|value| !value.is_empty()));
+        Ok(draft)
     }
 
-    /// Writes the known overrides back to a Redis that lost them. One replica writes, and the others read.
-    async fn restore(&self) -> Result<(), String> {
-        let (key, lock) = (self.pool.key("overrides"), self.pool.key(RESTORING));
-        let mut take = cmd("SET");
-        take.arg(&lock).arg(1).arg("NX").arg("EX").arg(RESTORE_SECONDS);
-        if self.pool.command::<Option<String>>(&lock, &take).await?.is_none() {
-            return Ok(());
+    /// Writes changes back that Redis has lost. Their message causes the next comparison.
+    async fn write_back(&self, lost: &[Field], own: u64) -> Result<(), String> {
+        let mut written = 0;
+        for some in lost.chunks(BATCH) {
+            let changed = change(&self.pool, own, UNKNOWN, some).await?;
+            written += if changed.is_some() { some.len() } else { 0 };
         }
-        write_missing(&self.pool, &key, &self.index, (RESTORING, RESTORE_SECONDS)).await?;
-        let own = self.progress.history().version().to_owned();
-        // The lock is not removed but expires: other replicas may have detected the loss at the same time.
-        change(&self.pool, &own, Required::Any, restoring(&own, EVERYTHING), &[]).await?;
-        warn!(overrides = self.index.len(), "redis lost the overrides; wrote them back");
+        if written > 0 {
+            warn!(overrides = written, "redis lost changes of overrides; wrote them back");
+        }
         Ok(())
     }
 

@@ -63,26 +63,15 @@ impl Keeper {
     ) -> Result<Self, Vec<String>> {
         let journal = file.map(|path| Journal::open(path, &index, edges.clock.now())).transpose()?;
         let storage = journal.map_or(Storage::Memory, |journal| Storage::File(Mutex::new(journal)));
-        Ok(Self {
-            index,
-            storage,
-            resets,
-            import: Mutex::default(),
-            most: MAX_OVERRIDES,
-            edges: edges.clone(),
-        })
+        let (import, most, edges) = (Mutex::default(), MAX_OVERRIDES, edges.clone());
+        Ok(Self { index, storage, resets, import, most, edges })
     }
 
     /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same progress reads them.
     pub fn in_redis(index: Arc<Index>, pool: CommandPool, progress: Arc<Progress>) -> Self {
-        Self {
-            index,
-            edges: pool.edges().clone(),
-            storage: Storage::Redis(Shared { pool, progress }),
-            resets: None,
-            import: Mutex::default(),
-            most: MAX_OVERRIDES,
-        }
+        let (import, most, edges) = (Mutex::default(), MAX_OVERRIDES, pool.edges().clone());
+        let storage = Storage::Redis(Shared { pool, progress });
+        Self { index, storage, resets: None, import, most, edges }
     }
 
     /// The same with another maximum of overrides.

@@ -2,7 +2,7 @@
 //!
 //! [`model`] is one override and its JSON, and [`table`] reads many from CSV or JSON lines. [`index`] holds up to two
 //! million of them, and finds the one that applies to a request; the limiter calls it before it plans. [`keeper`] changes and stores them: in memory, in a `file`, or in Redis (`shared`), which all
-//! replicas follow ([`follower`], `history`, [`progress`]). [`applies`] finds the rule of an override.
+//! replicas follow ([`follower`], `versions`, [`progress`]). [`applies`] finds the rule of an override.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
 
@@ -18,7 +18,7 @@ pub mod target;
 
 mod entry;
 mod file;
-mod history;
+mod versions;
 
 use std::{fmt, sync::Arc};
 

@@ -1,19 +1,16 @@
 //! How far this process has followed the overrides in Redis: `follower` advances it, and callers of changes wait for it.
 
-use std::{
-    sync::{Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use clock::timer::Timer;
 use faults::mutex::lock;
 use tokio::sync::{Notify, watch};
 
-use super::history::{Change, History};
+use super::versions::Versions;
 
 #[derive(Default)]
 pub struct Progress {
-    history: Mutex<History>,
+    versions: Mutex<Versions>,
     /// Wakes in the order of waiting, unlike a `watch` channel.
     changed: Notify,
     /// The identifiers of overrides that have expired here and may still be in Redis, and the seconds of their ends.
@@ -35,11 +32,11 @@ impl Progress {
     }
 
     /// Waits until a version or a later one is in force in this process, at most this long. Returns false if it is not.
-    pub(super) async fn reaches(&self, version: &str, patience: Duration, timer: &dyn Timer) -> bool {
+    pub(super) async fn reaches(&self, version: u64, patience: Duration, timer: &dyn Timer) -> bool {
         let reached = async {
             loop {
                 let changed = self.changed.notified();
-                if self.history().has(version) {
+                if self.at() >= version {
                     return;
                 }
                 changed.await;
@@ -48,19 +45,27 @@ impl Progress {
         timer.timeout(patience, reached).await.is_some()
     }
 
-    pub(super) fn history(&self) -> MutexGuard<'_, History> {
-        lock(&self.history)
+    /// The version in force in this process.
+    pub(super) fn at(&self) -> u64 {
+        lock(&self.versions).at
     }
 
-    /// This change, which follows from the version in force, is in force too.
-    pub(super) fn advance(&self, change: Change) {
-        self.history().push(change);
+    pub(super) fn is_at(&self, version: u64) -> bool {
+        lock(&self.versions).is_of(version)
+    }
+
+    pub(super) fn versions(&self) -> Versions {
+        lock(&self.versions).clone()
+    }
+
+    /// A change follows from the version in force, and is in force too.
+    pub(super) fn advance(&self, to: u64, ids: Vec<String>) {
+        lock(&self.versions).advance(to, ids);
         self.changed.notify_waiters();
     }
 
-    /// This version is in force, to which these changes led.
-    pub(super) fn adopt(&self, version: &str, path: Vec<Change>) {
-        *self.history() = History::of(version, path);
+    pub(super) fn adopt(&self, versions: Versions) {
+        *lock(&self.versions) = versions;
         self.changed.notify_waiters();
     }
 }

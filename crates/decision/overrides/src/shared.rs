@@ -1,7 +1,7 @@
 //! Overrides in Redis, shared by all replicas: one hash, a field for each override.
 //!
-//! A script writes a change to the hash, logs it and publishes it. All replicas follow the changes (`follower`): they are
-//! numbered, and each names the version before, so that a replica notices a missing change (`history`).
+//! A script writes a change to the hash, lists its version and publishes it. All replicas follow the changes (`follower`):
+//! each names the version before, so that a replica notices a missing change (`versions`).
 //!
 //! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas, and refunds, for
 //! the over-limit caches.
@@ -16,11 +16,11 @@ use deadpool_redis::redis::{Script, cmd, pipe};
 use super::{
     ChangeError,
     file::{read_change, removed},
-    history::{Change, EVERYTHING},
     index::Index,
     model::Override,
     progress::Progress,
     target::Target,
+    versions::Versions,
 };
 use clock::timer::Random;
 use redis_store::{CommandPool, MAX_MESSAGE};
@@ -28,11 +28,15 @@ use redis_store::{CommandPool, MAX_MESSAGE};
 /// The field of the hash with its version. Identifiers do not have this character.
 pub(super) const VERSION: &str = "@";
 
-/// The last changes, newest first.
-pub(super) const LOG: &str = "overrides:log";
+/// The identifiers of the overrides that changed last, with their versions as scores. [`VERSION`] has the one up to which
+/// changes are not listed.
+pub(super) const VERSIONS: &str = "overrides:versions";
 
-/// The commit in progress, with the identifiers that change meanwhile.
-pub(super) const COMMITTING: &str = "overrides:committing";
+/// The text of a change that requires to compare versions, as after an import.
+pub(super) const UNKNOWN: &str = "*";
+
+/// The commit that replaces the hash.
+const COMMITTING: &str = "overrides:committing";
 
 /// Maximum number of fields in a command: about a millisecond of the server's time.
 pub(super) const BATCH: usize = 1_000;
@@ -44,7 +48,7 @@ const SMALL: u64 = 500;
 const IMPORT_SECONDS: u64 = 900;
 
 /// The time after which a commit without progress expires, because its replica was lost.
-pub(super) const COMMIT_SECONDS: u64 = 30;
+const COMMIT_SECONDS: u64 = 30;
 
 /// The longest wait until a change is in force in this process. Without the message, the next comparison applies it.
 const IN_FORCE: Duration = Duration::from_secs(3);
@@ -53,11 +57,10 @@ const IN_FORCE: Duration = Duration::from_secs(3);
 const IMPORT_IN_FORCE: Duration = Duration::from_secs(120);
 
 static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/log.lua"), include_str!("scripts/change.lua")))
+    Script::new(concat!(include_str!("scripts/version.lua"), include_str!("scripts/change.lua")))
 });
-static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/begin.lua")));
 static SWITCH: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/log.lua"), include_str!("scripts/switch.lua")))
+    Script::new(concat!(include_str!("scripts/version.lua"), include_str!("scripts/switch.lua")))
 });
 
 pub(super) struct Shared {
@@ -65,29 +68,30 @@ pub(super) struct Shared {
     pub(super) progress: Arc<Progress>,
 }
 
+/// An override that a change sets, or removes if its value is empty. Without a version it has that of the change.
+pub(super) struct Field {
+    pub(super) id: String,
+    pub(super) version: Option<u64>,
+    pub(super) value: String,
+}
+
 impl Shared {
     pub(super) async fn set(&self, all: &[Override]) -> Result<(), ChangeError> {
-        let lines: Vec<(String, String)> =
-            all.iter().map(|one| (one.target.id(), one.to_stored().to_string())).collect();
-        let body = lines.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("\n");
-        self.change(&lines, body).await
+        let fields: Vec<_> = all.iter().map(|one| field(&one.target, one.to_stored().to_string())).collect();
+        let body = fields.iter().map(|field| field.value.as_str()).collect::<Vec<_>>().join("\n");
+        self.change(&fields, &body).await
     }
 
     pub(super) async fn remove(&self, target: &Target) -> Result<(), ChangeError> {
-        self.change(&[(target.id(), String::new())], removed(target).to_string()).await
+        self.change(&[field(target, String::new())], &removed(target).to_string()).await
     }
 
-    /// Writes fields (an empty value removes one), publishes `body`, and waits until the change is in force in this process.
-    async fn change(&self, fields: &[(String, String)], body: String) -> Result<(), ChangeError> {
-        let own = self.progress.history().version().to_owned();
-        let change = change(&self.pool, &own, Required::Kept, body, fields).await;
-        let Some(change) = change.map_err(ChangeError::unavailable)? else {
-            return Err(ChangeError::Conflict(
-                "redis lost the overrides, and they are being written back; try again in a few seconds"
-                    .to_owned(),
-            ));
-        };
-        self.reaches(&change.after, IN_FORCE).await;
+    /// Changes overrides, and waits until the change is in force in this process.
+    async fn change(&self, fields: &[Field], body: &str) -> Result<(), ChangeError> {
+        let changed = change(&self.pool, self.progress.at(), body, fields).await;
+        if let Some(version) = changed.map_err(ChangeError::unavailable)? {
+            self.reaches(version, IN_FORCE).await;
+        }
         Ok(())
     }
 
@@ -155,56 +159,21 @@ impl Shared {
             self.abort(import).await?;
             return Ok(length);
         }
-        let Some(commit) = begin_commit(&self.pool).await.map_err(ChangeError::unavailable)? else {
-            return Err(ChangeError::Conflict(format!(
+        // Later changes are kept.
+        let since = Versions::up_to(self.progress.at());
+        let replaced = replace(&self.pool, Some((&key, length)), &since, index, COMMIT_SECONDS).await;
+        match replaced.map_err(ChangeError::unavailable)? {
+            Replaced::Busy => Err(ChangeError::Conflict(format!(
                 "another import is being committed; commit again when it is done, or after {COMMIT_SECONDS} seconds if its replica was lost"
-            )));
-        };
-        let switched = self.merge_and_switch(&key, length, &commit, index).await;
-        if switched.is_err() {
-            // Unless Redis is unreachable; then it expires.
-            let _ = unlink(&self.pool, &self.pool.key(COMMITTING)).await;
-        }
-        switched.map(|()| length)
-    }
-
-    /// Adds the known overrides to an import, and replaces the hash by it. Changes meanwhile are noted under `committing`.
-    async fn merge_and_switch(
-        &self,
-        import: &str,
-        length: u64,
-        commit: &str,
-        index: &Arc<Index>,
-    ) -> Result<(), ChangeError> {
-        let key = self.pool.key("overrides");
-        // Earlier changes are not noted, and must be in the index.
-        let before: Result<Option<String>, _> =
-            self.pool.command(&key, cmd("HGET").arg(&key).arg(VERSION)).await;
-        match before.map_err(ChangeError::unavailable)? {
-            Some(before) if self.reaches(&before, IN_FORCE).await => {}
-            None if self.progress.history().version().is_empty() => {}
-            _ => {
-                let message = "this replica has not read the latest overrides; commit again in a few seconds";
-                return Err(ChangeError::Conflict(message.to_owned()));
+            ))),
+            Replaced::Lost => Err(ChangeError::Conflict(format!(
+                "redis lost the import, or the commit made no progress for {COMMIT_SECONDS} seconds; import again"
+            ))),
+            Replaced::At(version) => {
+                self.reaches(version, IMPORT_IN_FORCE).await;
+                Ok(length)
             }
         }
-        // Under another name, so that an import that other overrides were added to is not committed again.
-        let merged = self.pool.key(&format!("overrides:merged:{commit}"));
-        let renamed: Result<(), _> = self.pool.command(import, cmd("RENAME").arg(import).arg(&merged)).await;
-        renamed.map_err(ChangeError::unavailable)?;
-        let added = write_missing(&self.pool, &merged, index, (COMMITTING, COMMIT_SECONDS))
-            .await
-            .map_err(ChangeError::unavailable)?;
-        let length = length + added;
-        let own = self.progress.history().version().to_owned();
-        let switched = switch(&self.pool, &own, &merged, commit, length, EVERYTHING).await;
-        let Some(after) = switched.map_err(ChangeError::unavailable)? else {
-            return Err(ChangeError::Conflict(format!(
-                "redis lost the import, or the commit made no progress for {COMMIT_SECONDS} seconds; import again"
-            )));
-        };
-        self.reaches(&after, IMPORT_IN_FORCE).await;
-        Ok(())
     }
 
     pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<u64, String> {
@@ -212,7 +181,7 @@ impl Shared {
     }
 
     /// Waits until a version is in force in this process. Returns false if it is not.
-    async fn reaches(&self, version: &str, patience: Duration) -> bool {
+    async fn reaches(&self, version: u64, patience: Duration) -> bool {
         self.progress.reaches(version, patience, &*self.pool.edges().timer).await
     }
 
@@ -256,101 +225,100 @@ pub(super) fn channel(pool: &CommandPool) -> String {
     pool.key("changes")
 }
 
-/// The version that a change requires in Redis.
-#[derive(Clone, Copy)]
-pub(super) enum Required<'v> {
-    Any,
-    /// Any, but not that of an empty Redis if this replica knows one.
-    Kept,
-    Exactly(&'v str),
+fn field(target: &Target, value: String) -> Field {
+    Field { id: target.id(), version: None, value }
 }
 
-/// Writes fields (an empty value removes one), logs and publishes `body`. `own` is this replica's version. `None` if Redis
-/// has another version than is required.
+/// Writes fields and publishes `body`. `own` is this replica's version. Returns the version of the change; `None` if Redis
+/// has later ones of all fields.
 pub(super) async fn change(
     pool: &CommandPool,
-    own: &str,
-    required: Required<'_>,
-    body: String,
-    fields: &[(String, String)],
-) -> Result<Option<Change>, String> {
+    own: u64,
+    body: &str,
+    fields: &[Field],
+) -> Result<Option<u64>, String> {
     let key = pool.key("overrides");
     let mut call = CHANGE.key(&key);
-    call.key(pool.key(COMMITTING)).key(pool.key(LOG));
-    call.arg(token(&*pool.edges().random)).arg(channel(pool)).arg(own);
-    call.arg(match required {
-        Required::Any => "any",
-        Required::Kept => "kept",
-        Required::Exactly(version) => version,
-    });
-    call.arg(&body);
-    for (id, value) in fields {
-        call.arg(id).arg(value);
+    call.key(pool.key(VERSIONS)).arg(channel(pool)).arg(own).arg(body);
+    for Field { id, version, value } in fields {
+        call.arg(id).arg(version.map_or_else(String::new, |version| version.to_string())).arg(value);
     }
-    let versions: Option<(String, String)> = pool.script(&key, &call).await?;
-    Ok(versions.map(|(before, after)| Change {
-        before: before.into(),
-        after: after.into(),
-        body: body.into(),
-    }))
+    pool.script(&key, &call).await
 }
 
-/// Begins to replace all overrides, and returns the identifier of the commit. `None` if another one is in progress.
-/// Changes meanwhile are noted under `COMMITTING`.
-pub(super) async fn begin_commit(pool: &CommandPool) -> Result<Option<String>, String> {
+pub(super) enum Replaced {
+    /// Another replica is replacing them.
+    Busy,
+    /// Redis has lost the import or the commit, or another import was committed.
+    Lost,
+    At(u64),
+}
+
+/// Replaces all overrides in Redis by those of an index and of an import, which is a hash with this many. Overrides that
+/// changed after `since` stay. Without progress it ends after some seconds, and another replica may begin.
+pub(super) async fn replace(
+    pool: &CommandPool,
+    import: Option<(&str, u64)>,
+    since: &Versions,
+    index: &Index,
+    seconds: u64,
+) -> Result<Replaced, String> {
     let (committing, commit) = (pool.key(COMMITTING), token(&*pool.edges().random));
-    let mut begin = BEGIN.key(&committing);
-    begin.arg(&commit).arg(COMMIT_SECONDS);
-    let is_first: bool = pool.script(&committing, &begin).await?;
-    Ok(is_first.then_some(commit))
+    let mut begin = cmd("SET");
+    begin.arg(&committing).arg(&commit).arg("NX").arg("EX").arg(seconds);
+    if pool.command::<Option<String>>(&committing, &begin).await?.is_none() {
+        return Ok(Replaced::Busy);
+    }
+    let switched = switch(pool, import, since, index, (&commit, seconds)).await;
+    if !matches!(switched, Ok(Some(_))) {
+        // Unless Redis is unreachable; then it expires.
+        let _ = unlink(pool, &committing).await;
+    }
+    Ok(switched?.map_or(Replaced::Lost, Replaced::At))
 }
 
-/// Replaces all overrides by those of another hash, and returns the new version. `None` if Redis has lost the commit or one
-/// of this many overrides.
-pub(super) async fn switch(
+async fn switch(
     pool: &CommandPool,
-    own: &str,
-    merged: &str,
-    commit: &str,
-    length: u64,
-    body: &str,
-) -> Result<Option<String>, String> {
-    let (key, old) = (pool.key("overrides"), pool.key(&format!("overrides:old:{commit}")));
-    let mut call = SWITCH.key(&key);
-    call.key(merged).key(&old).key(pool.key(COMMITTING)).key(pool.key(LOG));
-    call.arg(token(&*pool.edges().random)).arg(channel(pool)).arg(own).arg(commit).arg(length).arg(body);
-    let after: Option<String> = pool.script(&key, &call).await?;
-    unlink(pool, if after.is_some() { &old } else { merged }).await?;
-    Ok(after)
-}
-
-pub(super) async fn unlink(pool: &CommandPool, key: &str) -> Result<(), String> {
-    pool.command(key, cmd("UNLINK").arg(key)).await
-}
-
-/// Adds the overrides of an index to a hash, without replacing those that it has, and returns how many were added. A lock,
-/// which is a key and its seconds to live, does not expire meanwhile.
-pub(super) async fn write_missing(
-    pool: &CommandPool,
-    key: &str,
-    index: &Arc<Index>,
-    (lock, seconds): (&str, u64),
-) -> Result<u64, String> {
-    let (mut added, mut some) = (0_u64, Vec::with_capacity(BATCH));
-    let snapshot = index.checkpoint();
+    import: Option<(&str, u64)>,
+    since: &Versions,
+    index: &Index,
+    (commit, seconds): (&str, u64),
+) -> Result<Option<u64>, String> {
+    let (key, committing) = (pool.key("overrides"), pool.key(COMMITTING));
+    let [merged, old] = ["merged", "old"].map(|name| pool.key(&format!("overrides:{name}:{commit}")));
+    let mut length = 0;
+    if let Some((import, overrides)) = import {
+        // Under another name, so that an import that other overrides were added to is not committed again.
+        pool.command::<()>(import, cmd("RENAME").arg(import).arg(&merged)).await?;
+        length = overrides;
+    }
+    let (snapshot, mut some) = (index.checkpoint(), Vec::with_capacity(BATCH));
     let mut all = snapshot.all().peekable();
     while let Some(one) = all.next() {
-        some.push((one.target.id(), one.to_stored().to_string()));
+        some.push(one);
         if some.len() < BATCH && all.peek().is_some() {
             continue;
         }
         let mut commands = pipe();
-        commands.cmd("EXPIRE").arg(pool.key(lock)).arg(seconds).ignore();
-        for (id, value) in some.drain(..) {
-            commands.cmd("HSETNX").arg(key).arg(id).arg(value);
+        for one in some.drain(..) {
+            commands.cmd("HSETNX").arg(&merged).arg(one.target.id()).arg(one.to_stored().to_string());
         }
-        let new: Vec<u64> = pool.pipeline(key, &commands).await?;
-        added += new.iter().sum::<u64>();
+        commands.cmd("EXPIRE").arg(&committing).arg(seconds).ignore();
+        commands.cmd("EXPIRE").arg(&merged).arg(IMPORT_SECONDS).ignore();
+        length += pool.pipeline::<Vec<u64>>(&merged, &commands).await?.iter().sum::<u64>();
     }
-    Ok(added)
+    let mut call = SWITCH.key(&key);
+    call.key(pool.key(VERSIONS)).key(&committing).key(&merged).key(&old);
+    call.arg(channel(pool)).arg(since.at).arg(commit).arg(length);
+    call.arg(if import.is_some() { "import" } else { "" }).arg(since.floor);
+    for (id, version) in &since.listed {
+        call.arg(id).arg(*version);
+    }
+    let after: Option<u64> = pool.script(&key, &call).await?;
+    unlink(pool, if after.is_some() { &old } else { &merged }).await?;
+    Ok(after)
+}
+
+async fn unlink(pool: &CommandPool, key: &str) -> Result<(), String> {
+    pool.command(key, cmd("UNLINK").arg(key)).await
 }

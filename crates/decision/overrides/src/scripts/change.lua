@@ -1,24 +1,32 @@
--- Sets or removes overrides, logs and publishes the change, and returns the versions before and after it; nil if the hash has another version
--- than the caller requires.
--- KEYS: the hash, the commit of an import that is in progress, the log. ARGV: the token of the new version, the channel,
--- the caller's version, the version that the hash must have (`any`, or `kept` for one if the caller has one), the text of
--- the change, then identifiers and values; an empty value removes.
-local before, required = redis.call('HGET', KEYS[1], '@') or '', ARGV[4]
-if required == 'kept' then
-  required = (before == '' and ARGV[3] ~= '') and 'lost' or 'any'
+-- Sets or removes overrides, and publishes that. Returns the version, or nil if Redis has later versions of all of them.
+-- KEYS: the hash, the versions of its overrides. ARGV: the channel, the caller's version, the text of the change; then an
+-- identifier, its version (empty for that of this change) and its value, which is empty for a removal, and so on.
+if not floor then
+  floor = tonumber(before)
+  redis.call('ZADD', KEYS[2], before, '@')
 end
-if required ~= 'any' and required ~= before then
+local has_changed = false
+for i = 4, #ARGV, 3 do
+  local id, version, value = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  if version == '' then
+    version = after
+  end
+  if tonumber(version) > tonumber(redis.call('ZSCORE', KEYS[2], id) or floor) then
+    has_changed = true
+    redis.call('ZADD', KEYS[2], version, id)
+    if value == '' then
+      redis.call('HDEL', KEYS[1], id)
+    else
+      redis.call('HSET', KEYS[1], id, value)
+    end
+  end
+end
+if not has_changed then
   return nil
 end
-local is_committing = redis.call('EXISTS', KEYS[2]) == 1
-for i = 6, #ARGV, 2 do
-  if is_committing then
-    redis.call('HSET', KEYS[2], ARGV[i], ARGV[i])
-  end
-  if ARGV[i + 1] == '' then
-    redis.call('HDEL', KEYS[1], ARGV[i])
-  else
-    redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
-  end
+-- `versions::MAX_LISTED`, and the floor. What is written back is not the latest of all.
+if ARGV[5] == '' and redis.call('ZCARD', KEYS[2]) > 4001 then
+  redis.call('DEL', KEYS[2])
+  redis.call('ZADD', KEYS[2], after, '@')
 end
-return {before, record(KEYS[1], KEYS[3], before, ARGV[5])}
+return publish(ARGV[3])
