@@ -23,9 +23,10 @@ const UNITS: &str = source!("counters/redis-store/src/scripts/begin" "counters/r
     "counters/redis-store/src/scripts/counter" "counters/redis-store/src/scripts/bucket"
     "counters/redis-store/src/scripts/sliding_window" "counters/redis-store/src/scripts/sliding_log"
     "counters/redis-store/src/scripts/arguments" "counters/redis-store/src/scripts/units");
-const BEGIN: &str = source!("decision/overrides/src/scripts/begin");
-const CHANGE: &str = source!("decision/overrides/src/scripts/log" "decision/overrides/src/scripts/change");
-const SWITCH: &str = source!("decision/overrides/src/scripts/log" "decision/overrides/src/scripts/switch");
+const CHANGE: &str =
+    source!("decision/overrides/src/scripts/version" "decision/overrides/src/scripts/change");
+const SWITCH: &str =
+    source!("decision/overrides/src/scripts/version" "decision/overrides/src/scripts/switch");
 const EXPIRE: &str = source!("decision/overrides/src/scripts/expire");
 
 pub(crate) struct Generator<'r> {
@@ -410,15 +411,19 @@ impl<'r> Generator<'r> {
     }
 
     fn overrides(&mut self) -> Words {
-        let [hash, committing, log] = ["overrides", "committing", "log"].map(str::to_owned);
+        let [hash, versions, committing] = ["overrides", "versions", "committing"].map(str::to_owned);
         let (token, id, value) = (self.random.u8(..9).to_string(), self.key(), self.text());
+        let (own, version) = (self.version(), self.version());
         match self.random.u8(..8) {
-            0 => script(BEGIN, &[committing], &words(&[&token, "30"])),
+            0 => words(&["SET", "committing", &token, "NX", "EX", "30"]),
             1 => {
-                let import = "import".to_owned();
+                let [import, old] = ["import", "old"].map(str::to_owned);
                 let length = self.random.u8(..3).to_string();
-                let keys = [hash, import, "old".to_owned(), committing, log];
-                script(SWITCH, &keys, &words(&[&token, "changes", "3:x", &token, &length, "body"]))
+                let keys = [hash, versions, committing, import, old];
+                let (of, floor) = (self.pick(&["import", ""]).to_owned(), self.version());
+                let arguments =
+                    words(&["changes", &zero(own), &token, &length, &of, &zero(floor), &id, &zero(version)]);
+                script(SWITCH, &keys, &arguments)
             }
             2 => words(&["HSET", "import", &id, &value]),
             3 => {
@@ -426,16 +431,24 @@ impl<'r> Generator<'r> {
                 let id = self.key();
                 script(EXPIRE, &[hash], &words(&[&id, "x", &end, "other", "x", "1800000010"]))
             }
-            4 => words(&["LRANGE", "log", "0", "-1"]),
+            4 => words(&["ZRANGE", "versions", "0", "-1", "WITHSCORES"]),
             5 => words(&["HGETALL", "overrides"]),
             _ => {
-                let required = self.pick(&["any", "kept", "1:a", ""]);
-                let own = self.pick(&["", "7:a", "x"]);
-                let arguments = words(&[&token, "changes", own, required, "body", &id, &value]);
-                script(CHANGE, &[hash, committing, log], &arguments)
+                let arguments = words(&["changes", &zero(own), "body", &id, &version, &value]);
+                script(CHANGE, &[hash, versions], &arguments)
             }
         }
     }
+
+    /// The version of an override, as microseconds since 1970, or none.
+    fn version(&mut self) -> String {
+        self.pick(&["", "1", "1800000000000000", "1800000010000000", "1900000000000000"]).to_owned()
+    }
+}
+
+/// A caller that knows no version says 0.
+fn zero(version: String) -> String {
+    if version.is_empty() { "0".to_owned() } else { version }
 }
 
 /// A command that reads every key.
@@ -443,7 +456,7 @@ pub(crate) fn exists() -> Vec<String> {
     let own = (0..6).flat_map(|index| [format!("k{index}"), format!("{{k{index}}}:leases")]);
     let sorted = (0..3).map(|index| format!("z{index}"));
     let states = "cbwl".chars().flat_map(|letter| (0..4).map(move |index| format!("{letter}{index}")));
-    let overrides = ["overrides", "committing", "log", "import", "old"].map(str::to_owned);
+    let overrides = ["overrides", "versions", "committing", "import", "old"].map(str::to_owned);
     ["EXISTS".to_owned()]
         .into_iter()
         .chain(own)
