@@ -409,13 +409,11 @@ impl Check {
     /// True if the hits would exceed the limit, by the verdict of a read. Those of a refund never do.
     #[inline]
     pub fn would_be_over(&self) -> bool {
-        match &self.hold {
-            Some(_) => self.is_over(),
-            None => {
-                let after = fixed_window::count(self.verdict.count, self.hits);
-                self.takes() && after > self.limit.algorithm.capacity()
-            }
+        if self.hold.is_some() {
+            return self.is_over();
         }
+        let after = fixed_window::count(self.verdict.count, self.hits);
+        self.takes() && after > self.limit.algorithm.capacity()
     }
 
     /// The verdict of a fixed window with this count after the hits.

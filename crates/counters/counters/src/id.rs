@@ -206,7 +206,9 @@ mod tests {
         let of = |parts: Parts, tag: &str, period| parts.id(tag, period);
         let parts = |prefix, domain, entries: &[(&str, &str, bool)]| {
             let mut parts = Parts::new(prefix, domain);
-            entries.iter().for_each(|(key, value, is_shared)| parts.entry(key, value, *is_shared));
+            for (key, value, is_shared) in entries {
+                parts.entry(key, value, *is_shared);
+            }
             parts
         };
         let start = |seconds| Some(Time::from_seconds(seconds));

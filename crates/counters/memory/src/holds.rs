@@ -50,7 +50,7 @@ impl MemoryStore {
     /// Counts the checks that do not hold, and then holds unless the request is refused, in one step: a request that another
     /// limit refuses takes nothing of a budget. What has expired is charged before it is refunded.
     pub(super) fn count_and_hold(&self, batch: &mut Batch, now: Time) {
-        let parts = self.parts(batch, now);
+        let parts = Self::parts(batch, now);
         let refunded: SmallVec<[CounterId; 2]> = batch.refunded_budgets().map(|check| check.id).collect();
         let mut ledger = lock(&self.holds.0);
         for key in refunded {
@@ -92,7 +92,7 @@ impl MemoryStore {
         closed(charges)
     }
 
-    fn parts(&self, batch: &Batch, now: Time) -> Vec<Part<CounterId, Of>> {
+    fn parts(batch: &Batch, now: Time) -> Vec<Part<CounterId, Of>> {
         let parts = batch.holding().filter_map(|index| {
             let check = batch.check(index);
             let hold = check.hold.as_ref()?;

@@ -207,7 +207,7 @@ fn tables_and_shards_of_any_size_stay_within_their_bounds() {
 #[test]
 fn a_lock_on_several_keys_holds_each_and_no_other() {
     let table: Table<u64> = Table::new(100_000);
-    let keys = ["a", "b", "c"].map(|key| id(key));
+    let keys = ["a", "b", "c"].map(id);
     let mut locked = table.lock(keys);
     for key in keys {
         let after = locked.change(key, at(1), |before| {

@@ -186,7 +186,7 @@ fn the_source_of_an_unknown_script_is_sent() {
     server.counters.insert("a".into(), 5);
     for left in [3, 1, 0] {
         let mut received = pipeline.add_caller(|pipeline| {
-            pipeline.count_together(CounterId::of_name("a"), &[fixed("a", Hits::Refund(2))])
+            pipeline.count_together(CounterId::of_name("a"), &[fixed("a", Hits::Refund(2))]);
         });
         server.exchange(&mut pipeline);
         assert_eq!(counts(received.try_recv().unwrap()), [left]);
@@ -483,7 +483,7 @@ fn only_a_call_of_an_unknown_script_is_sent_again() {
         });
     });
     let mut after = pipeline.add_caller(|pipeline| {
-        pipeline.count_together(CounterId::of_name("c"), &[fixed("c", Hits::Refund(1))])
+        pipeline.count_together(CounterId::of_name("c"), &[fixed("c", Hits::Refund(1))]);
     });
     let text = |text: &str| Reply::Text(text.as_bytes().to_vec());
     let no_script = Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
