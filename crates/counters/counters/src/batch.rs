@@ -57,7 +57,7 @@ pub struct Check {
     /// The end of the part that is the key in shared stores.
     key_end: usize,
     pub limit: Rate,
-    pub rule: u16,
+    pub rule_hash: u16,
     pub hits: Hits,
     /// Whether it counts alone or in a group.
     pub member: Member,
@@ -99,15 +99,15 @@ impl Batch {
         &mut self.keys
     }
 
-    /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index. `rule` is the
-    /// hash of the limit's rule.
+    /// Adds a check whose full key begins with `key`, the part for shared stores, and returns its index. `rule_hash` is
+    /// that of the limit's rule.
     #[inline]
     pub fn push(
         &mut self,
         [counter, id]: [CounterId; 2],
         key: Range<usize>,
         limit: &Rate,
-        rule: u16,
+        rule_hash: u16,
         hits: Hits,
     ) -> usize {
         let (index, verdict) = (self.checks.len(), Verdict::default());
@@ -120,7 +120,7 @@ impl Batch {
             full_key,
             key_end,
             limit,
-            rule,
+            rule_hash,
             hits,
             member,
             fit,

@@ -101,7 +101,7 @@ impl MemoryStore {
             let of = Of {
                 rule: hold.rule.clone(),
                 rule_id: hold.rule_id,
-                mark: is_counted.then_some((check.rule, limit)),
+                mark: is_counted.then_some((check.rule_hash, limit)),
             };
             Some(Part {
                 counter: check.id,

@@ -161,7 +161,7 @@ impl LockedStates<'_> {
             match check.limit.algorithm {
                 _ if is_rejected && check.takes() && !check.would_be_over() => {}
                 Algorithm::FixedWindow(_) if is_rejected && check.takes() => {
-                    self.change((check.id, check.rule), now, |state| (state, Used::Over, ()));
+                    self.change((check.id, check.rule_hash), now, |state| (state, Used::Over, ()));
                     batch.set(index, check.not_counted(check.verdict.count, now));
                 }
                 // No other algorithm counts rejected hits.
@@ -228,7 +228,7 @@ fn used(verdict: Verdict, limit: Algorithm) -> Used {
 }
 
 fn count(states: &mut impl States, check: &Check, hits: Hits, now: Time) -> Verdict {
-    let (of, algorithm) = ((check.id, check.rule), check.limit.algorithm);
+    let (of, algorithm) = ((check.id, check.rule_hash), check.limit.algorithm);
     let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
     match algorithm {
         Algorithm::FixedWindow(limit) => {

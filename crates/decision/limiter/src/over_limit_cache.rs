@@ -117,7 +117,7 @@ impl OverLimitCache {
         let Some(rejection) = Rejection::of(check, now) else { return };
         let end = Time::from_micros({ rejection.until }.saturating_add(999_999));
         // All are over their limit: of the largest rule, the one that expires first is evicted.
-        let kept = Kept { state: rejection, end, mark: Mark::new(check.rule, Used::Little) };
+        let kept = Kept { state: rejection, end, mark: Mark::new(check.rule_hash, Used::Little) };
         let key = self.key(check.id);
         // Called under the lock of the shard: either `forget` removes the rejection, or its time is visible here.
         let store = |_| ((!self.is_older_than_a_reset(key, now)).then_some(kept), ());

@@ -22,12 +22,12 @@ pub(crate) struct Block {
     entries: Vec<[Span; 2]>,
     descriptors: Vec<DescriptorAt>,
     requests: Vec<RequestAt>,
-    pub(crate) aside: Aside,
+    pub(crate) notes: LogNotes,
 }
 
 /// What was read beside the requests.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Aside {
+pub struct LogNotes {
     /// Requests that are older than the window allows, which are not decided.
     pub late: u64,
     /// The log and the line of the first of them.
@@ -41,7 +41,7 @@ pub struct Aside {
     pub sample: Option<Sample>,
 }
 
-impl Aside {
+impl LogNotes {
     /// Adds what was read in a block.
     pub(crate) fn add(&mut self, block: Self) {
         self.missing = self.missing.saturating_add(block.missing);

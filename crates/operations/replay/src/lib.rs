@@ -2,7 +2,7 @@
 //! done.
 //!
 //! ```text
-//! Log ─▶ read (blocks, on all cores) ─▶ order (by time) ─▶ Side::decide (rules, and others to compare) ─▶ Report
+//! Log ─▶ read (blocks, on all cores) ─▶ order (by time) ─▶ Decider::decide (rules, and others to compare) ─▶ Report
 //!          └ line, or access_log                                       └ tally, changes
 //! ```
 //!
@@ -19,7 +19,7 @@ mod order;
 mod read;
 mod report;
 mod share;
-mod side;
+mod decider;
 mod tally;
 
 use std::{
@@ -32,12 +32,12 @@ use std::{
 
 pub use self::{
     access_log::{AccessLog, Format, Template},
-    block::{Aside, Sample},
+    block::{LogNotes, Sample},
     order::WINDOW,
     read::{Log, Unreadable},
     report::{KeyReport, LimitReport, Report, RuleReport, SlotReport, UnloggedReport, UseReport},
     share::Share,
-    side::Side,
+    decider::Decider,
 };
 use self::{
     changes::{Changes, Slot, Timeline},
@@ -52,8 +52,8 @@ pub struct Replay {
     pub logs: Vec<Log>,
     /// How requests are made from the lines of Envoy's access logs; `None` for logs of requests.
     pub access_log: Option<AccessLog>,
-    pub rules: Side,
-    pub against: Option<Side>,
+    pub rules: Decider,
+    pub against: Option<Decider>,
     /// Only requests from this time on.
     pub from: Option<Time>,
     /// Only requests before this time.
@@ -104,8 +104,8 @@ impl Replay {
         let blocks = logs.into_iter().enumerate().map(|(index, log)| pool.read(index, log, read.clone()));
         let blocks = blocks.collect::<io::Result<Vec<_>>>().map_err(Failed::System)?;
         let mut ordered = Ordered::new(blocks);
-        if let Some(side) = &against {
-            side.tally().counts_uses = false;
+        if let Some(other) = &against {
+            other.tally().counts_uses = false;
         }
         let mut outcome = Outcome::default();
         while let Some(next) = ordered.next()? {
@@ -126,7 +126,7 @@ impl Replay {
             let (number, bytes_read) = (outcome.requests, read.load(Relaxed));
             show(&Decision { number, request: &request, time: next.time, answer, bytes_read });
         }
-        if [Some(&rules), against.as_ref()].into_iter().flatten().any(Side::has_evicted) {
+        if [Some(&rules), against.as_ref()].into_iter().flatten().any(Decider::has_evicted) {
             return Err(Failed::TooManyKeys);
         }
         Ok(Report::new(&Replayed {
@@ -136,7 +136,7 @@ impl Replay {
             refusals: &outcome.refusals,
             allowances: &outcome.allowances,
             timeline: &outcome.timeline,
-            aside: &ordered.aside,
+            notes: &ordered.notes,
             logs: &names,
             suggest,
         }))
@@ -165,15 +165,15 @@ impl Outcome {
         request: &Request<'_>,
         hold: Option<u128>,
         now: Time,
-        rules: &mut Side,
-        against: Option<&mut Side>,
+        rules: &mut Decider,
+        against: Option<&mut Decider>,
     ) -> Result<Answer, RequestError> {
         let answer = rules.decide(request, hold, now)?;
         let is_refused = answer.code == Code::OverLimit;
         let (other, was_refused) = match against {
-            Some(side) => {
-                let was_refused = side.decide(request, hold, now)?.code == Code::OverLimit;
-                (Some(&*side), was_refused)
+            Some(other) => {
+                let was_refused = other.decide(request, hold, now)?.code == Code::OverLimit;
+                (Some(&*other), was_refused)
             }
             // Compared with no rules, which refuse nothing.
             None => (None, false),
@@ -191,7 +191,7 @@ impl Outcome {
         );
         let (changes, by) = match (is_refused, was_refused, other) {
             (true, false, _) => (&mut self.refusals, &*rules),
-            (false, true, Some(side)) => (&mut self.allowances, side),
+            (false, true, Some(other)) => (&mut self.allowances, other),
             _ => return Ok(answer),
         };
         changes.requests += 1;

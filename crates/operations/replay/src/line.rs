@@ -95,10 +95,10 @@ pub(crate) fn read(block: &mut Block, line: &str, number: u32) -> Result<(), Str
         if !(sample.rate > 0.0 && sample.rate <= 1.0) {
             return Err(format!("sample.rate: expected a number above 0 and at most 1, got {}", sample.rate));
         }
-        block.aside.sample = Some(Sample { by_key: sample.by == SampledBy::Key, rate: sample.rate });
+        block.notes.sample = Some(Sample { by_key: sample.by == SampledBy::Key, rate: sample.rate });
     }
     if let Some(missing) = line.missing {
-        block.aside.missing = block.aside.missing.saturating_add(missing);
+        block.notes.missing = block.notes.missing.saturating_add(missing);
     }
     if line.descriptors.is_none() && (line.missing.is_some() || line.sample.is_some()) {
         return Ok(());

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    block::{Aside, Block},
+    block::{LogNotes, Block},
     read::{Blocks, Unreadable},
 };
 use clock::Time;
@@ -74,11 +74,11 @@ impl Sorted {
     }
 
     /// Reads until the oldest request cannot be preceded by another.
-    fn fill(&mut self, aside: &mut Aside) -> Result<(), Unreadable> {
+    fn fill(&mut self, notes: &mut LogNotes) -> Result<(), Unreadable> {
         while !self.is_ready() {
             let Some(blocks) = &mut self.blocks else { return Ok(()) };
             match blocks.next().transpose()? {
-                Some(block) => self.take(block, aside),
+                Some(block) => self.take(block, notes),
                 None => self.blocks = None,
             }
         }
@@ -92,8 +92,8 @@ impl Sorted {
         })
     }
 
-    fn take(&mut self, mut block: Block, aside: &mut Aside) {
-        aside.add(mem::take(&mut block.aside));
+    fn take(&mut self, mut block: Block, notes: &mut LogNotes) {
+        notes.add(mem::take(&mut block.notes));
         let block = Rc::new(block);
         for (index, time) in block.times().enumerate() {
             let next = Next { time, block: block.clone(), index };
@@ -104,8 +104,8 @@ impl Sorted {
             } else if time >= self.returned {
                 self.behind.push(Reverse((time, self.number, Later(next))));
             } else {
-                aside.late += 1;
-                aside.first_late.get_or_insert_with(|| (block.log, block.line(index)));
+                notes.late += 1;
+                notes.first_late.get_or_insert_with(|| (block.log, block.line(index)));
             }
         }
     }
@@ -137,19 +137,19 @@ impl Sorted {
 
 pub(crate) struct Ordered {
     logs: Vec<Sorted>,
-    pub(crate) aside: Aside,
+    pub(crate) notes: LogNotes,
 }
 
 impl Ordered {
     pub(crate) fn new(logs: impl IntoIterator<Item = Blocks>) -> Self {
-        Self { logs: logs.into_iter().map(Sorted::new).collect(), aside: Aside::default() }
+        Self { logs: logs.into_iter().map(Sorted::new).collect(), notes: LogNotes::default() }
     }
 
     /// The oldest request that is left.
     pub(crate) fn next(&mut self) -> Result<Option<Next>, Unreadable> {
         let mut first: Option<(Time, &mut Sorted)> = None;
         for log in &mut self.logs {
-            log.fill(&mut self.aside)?;
+            log.fill(&mut self.notes)?;
             if let Some(time) = log.oldest()
                 && first.as_ref().is_none_or(|(oldest, _)| time < *oldest)
             {

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use serde::{Serialize, Serializer};
 
 use super::{
-    Aside, Share,
+    LogNotes, Share,
     changes::{Changes, Timeline},
-    side::Side,
+    decider::Decider,
     tally::{LimitTally, RuleTally},
 };
 use clock::{Rfc3339, Time};
@@ -153,13 +153,13 @@ fn rfc3339<S: Serializer>(time: &Option<Time>, serializer: S) -> Result<S::Ok, S
 
 /// What a report is made from.
 pub(crate) struct Replayed<'a> {
-    pub(crate) rules: &'a Side,
-    pub(crate) against: Option<&'a Side>,
+    pub(crate) rules: &'a Decider,
+    pub(crate) against: Option<&'a Decider>,
     pub(crate) refused: u64,
     pub(crate) refusals: &'a Changes,
     pub(crate) allowances: &'a Changes,
     pub(crate) timeline: &'a Timeline,
-    pub(crate) aside: &'a Aside,
+    pub(crate) notes: &'a LogNotes,
     pub(crate) logs: &'a [String],
     pub(crate) suggest: Option<Share>,
 }
@@ -167,7 +167,7 @@ pub(crate) struct Replayed<'a> {
 impl Report {
     pub(crate) fn new(replayed: &Replayed<'_>) -> Self {
         let tally = replayed.rules.tally();
-        let Replayed { refusals, allowances, timeline, aside, .. } = replayed;
+        let Replayed { refusals, allowances, timeline, notes, .. } = replayed;
         let (from, to) = timeline.range().unzip();
         let mut rules: Vec<RuleReport> = tally
             .rules
@@ -185,8 +185,8 @@ impl Report {
         rules.sort_by_key(|rule| {
             std::cmp::Reverse((rule.newly_refused + rule.newly_allowed, rule.refused, rule.requests))
         });
-        let allowing = replayed.against.map(Side::tally);
-        let unlogged = aside.unlogged.iter();
+        let allowing = replayed.against.map(Decider::tally);
+        let unlogged = notes.unlogged.iter();
         let unlogged = unlogged
             .map(|(operator, dropped)| UnloggedReport { operator: operator.clone(), dropped: *dropped });
         let unmet = rules.iter().filter(|rule| rule.requests == 0 && !rule.removed);
@@ -200,14 +200,14 @@ impl Report {
             from,
             to,
             logs: Logs {
-                late: aside.late,
-                first_late: aside
+                late: notes.late,
+                first_late: notes
                     .first_late
                     .and_then(|(log, line)| Some(format!("{}:{line}", replayed.logs.get(log)?))),
-                missing: aside.missing,
-                without_descriptors: aside.without_descriptors,
+                missing: notes.missing,
+                without_descriptors: notes.without_descriptors,
                 unlogged: unlogged.collect(),
-                sample: aside.sample.map(|sample| SampleReport {
+                sample: notes.sample.map(|sample| SampleReport {
                     by: if sample.by_key { "key" } else { "request" },
                     rate: sample.rate,
                 }),

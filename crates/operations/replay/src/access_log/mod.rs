@@ -41,14 +41,14 @@ impl AccessLog {
                 Ok(None) => {}
                 Err(Unlogged(operator)) => {
                     is_unlogged = true;
-                    *block.aside.unlogged.entry(operator).or_default() += 1;
+                    *block.notes.unlogged.entry(operator).or_default() += 1;
                 }
             }
         }
         if is_sent {
             block.push_request(time, number, &self.domain);
         } else if !is_unlogged {
-            block.aside.without_descriptors += 1;
+            block.notes.without_descriptors += 1;
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ mod tests {
         let mut block = Block::new(0, 1, line.len());
         log.read(&mut block, line, 0)?;
         if block.times().next().is_none() {
-            assert_eq!(block.aside.without_descriptors, 1);
+            assert_eq!(block.notes.without_descriptors, 1);
             return Ok(Vec::new());
         }
         let request = block.request(0);

@@ -56,7 +56,7 @@ const CANDIDATES: usize = 256;
 const SCAN_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct ConnectionLimits {
     pub(super) connections: usize,
     /// Maximum number of connections of one peer address; of IPv6, of one /64 network.
     pub(super) per_address: usize,
@@ -71,7 +71,7 @@ pub(super) struct Limits {
 
 pub(super) struct Registry {
     port: Port,
-    limits: Limits,
+    limits: ConnectionLimits,
     stats: Arc<Stats>,
     start: Instant,
     log: LogThrottle,
@@ -138,7 +138,7 @@ struct Allowance {
 }
 
 impl Registry {
-    pub(super) fn new(port: Port, limits: Limits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
+    pub(super) fn new(port: Port, limits: ConnectionLimits, stats: Arc<Stats>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
             port,
             limits,

@@ -17,7 +17,7 @@ fn patient(
 ) -> Arc<Registry> {
     let stats = Arc::new(Stats::new(StatsOptions { max_series: 1, ..StatsOptions::default() }));
     let names = ["TOTAL", "PER_ADDRESS"];
-    let limits = Limits { connections, per_address, patience, idle_closed_per_second, names };
+    let limits = ConnectionLimits { connections, per_address, patience, idle_closed_per_second, names };
     Registry::new(Port::Grpc, limits, stats, Instant::now())
 }
 

@@ -1,7 +1,7 @@
 //! The state that a gRPC connection reports to the registry: whether it has sent its preface, and whether a request is
 //! open.
 //!
-//! `worker` makes an [`Activity`] for each connection. `driver` knows both states itself; the tonic `reference` reports
+//! `worker` makes an [`GrpcActivity`] for each connection. `driver` knows both states itself; the tonic `reference` reports
 //! the preface, and holds an [`OpenRequest`] for each request.
 
 use std::{
@@ -22,14 +22,14 @@ use metrics::{ConnectionClosed, Stats};
 pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection's place in the registry and in the counts of open connections, until it is dropped.
-pub(super) struct Activity {
+pub(super) struct GrpcActivity {
     pub(super) handle: Handle,
     of_worker: Arc<AtomicUsize>,
     stats: Arc<Stats>,
     requests: AtomicUsize,
 }
 
-impl Activity {
+impl GrpcActivity {
     pub(super) fn new(handle: Handle, of_worker: Arc<AtomicUsize>, stats: Arc<Stats>) -> Self {
         of_worker.fetch_add(1, Ordering::Relaxed);
         stats.service().connections_accepted.increment();
@@ -46,7 +46,7 @@ impl Activity {
     }
 }
 
-impl Drop for Activity {
+impl Drop for GrpcActivity {
     fn drop(&mut self) {
         self.of_worker.fetch_sub(1, Ordering::Relaxed);
         self.stats.service().connections_closed.increment();
@@ -54,10 +54,10 @@ impl Drop for Activity {
 }
 
 /// An open request, until this is dropped.
-pub(super) struct OpenRequest(Arc<Activity>);
+pub(super) struct OpenRequest(Arc<GrpcActivity>);
 
 impl OpenRequest {
-    pub(super) fn new(activity: Arc<Activity>) -> Self {
+    pub(super) fn new(activity: Arc<GrpcActivity>) -> Self {
         activity.requests.fetch_add(1, Ordering::Relaxed);
         activity.handle.busy();
         Self(activity)

@@ -23,10 +23,10 @@ use tracing::debug;
 pub(super) use self::timers::Lifetime;
 use self::timers::{STALLED, jittered};
 use super::{
-    activity::Activity,
+    activity::GrpcActivity,
     calls::{Buffers, Calls, ConnectionCalls, Http},
     framing::after,
-    socket::Socket,
+    socket::GrpcSocket,
     waiting::Signaled,
 };
 use crate::connections::{Closing, FAREWELL};
@@ -60,12 +60,12 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it ends; `drain` turns true to end it.
 pub(super) async fn serve(
-    io: impl Socket + 'static,
+    io: impl GrpcSocket + 'static,
     calls: Rc<Calls>,
     config: Config,
     lifetime: Lifetime,
     mut drain: watch::Receiver<bool>,
-    activity: Arc<Activity>,
+    activity: Arc<GrpcActivity>,
 ) {
     panics::point("grpc_connection");
     let mut driver = Driver::new(io, calls, config, lifetime, activity.clone());
@@ -97,7 +97,7 @@ struct Driver<S> {
     io: S,
     http: Http,
     calls: ConnectionCalls,
-    activity: Arc<Activity>,
+    activity: Arc<GrpcActivity>,
     /// The state last reported to the registry: whether no request was open, and the last stream.
     requests: (bool, u32),
     /// The number of bytes of `http.out` that are written.
@@ -140,8 +140,8 @@ enum Stage {
     Lingering(Instant),
 }
 
-impl<S: Socket> Driver<S> {
-    fn new(io: S, calls: Rc<Calls>, config: Config, lifetime: Lifetime, activity: Arc<Activity>) -> Self {
+impl<S: GrpcSocket> Driver<S> {
+    fn new(io: S, calls: Rc<Calls>, config: Config, lifetime: Lifetime, activity: Arc<GrpcActivity>) -> Self {
         let now = Instant::now();
         let share = Share::new(&config.budget);
         Self {

@@ -38,12 +38,12 @@ use tower_service::Service;
 use super::settings::Settings;
 use super::{
     Parts,
-    activity::{Activity, OpenRequest},
+    activity::{GrpcActivity, OpenRequest},
     driver::Lifetime,
     framing::{self, PREFIX},
     head::grpc_timeout,
     request_head::{RequestHead, finish, finish_span},
-    socket::Socket,
+    socket::GrpcSocket,
     status::{self, Failure},
 };
 use crate::{
@@ -111,7 +111,7 @@ impl Reference {
         (Self { connections }, serving)
     }
 
-    pub(super) fn serve(&self, io: impl Socket + 'static, activity: Arc<Activity>) {
+    pub(super) fn serve(&self, io: impl GrpcSocket + 'static, activity: Arc<GrpcActivity>) {
         let watched = activity.clone();
         // tonic cannot send a GOAWAY on a single connection, so a connection that makes room reads an end of file.
         let ending = Box::pin(async move {
@@ -198,7 +198,7 @@ impl Service<Request<Body>> for Checked {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let call = head(request.headers(), None);
-        let open_request = request.extensions().get::<Arc<Activity>>().cloned().map(OpenRequest::new);
+        let open_request = request.extensions().get::<Arc<GrpcActivity>>().cloned().map(OpenRequest::new);
         let mut checked = self.clone();
         Box::pin(async move {
             let _open_request = open_request;
@@ -269,18 +269,18 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
 const PREFACE: usize = 24 + 9;
 
 struct Connection {
-    io: Box<dyn Socket>,
+    io: Box<dyn GrpcSocket>,
     /// The number of bytes read, up to the preface.
     read: usize,
-    activity: Arc<Activity>,
+    activity: Arc<GrpcActivity>,
     /// Completes when the service closes the connection; `None` afterwards.
     ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Arc<Activity>;
+    type ConnectInfo = Arc<GrpcActivity>;
 
-    fn connect_info(&self) -> Arc<Activity> {
+    fn connect_info(&self) -> Arc<GrpcActivity> {
         self.activity.clone()
     }
 }

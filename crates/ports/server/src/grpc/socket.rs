@@ -8,30 +8,30 @@ use tokio_rustls::server::TlsStream;
 
 use crate::tls::Counted;
 
-pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
+pub(super) trait GrpcSocket: AsyncRead + AsyncWrite + Send + Unpin {
     /// True if the peer has reset the connection. What it sent before can still be read.
     fn is_reset(&self) -> bool;
 }
 
-impl Socket for TcpStream {
+impl GrpcSocket for TcpStream {
     fn is_reset(&self) -> bool {
         !matches!(self.take_error(), Ok(None))
     }
 }
 
-impl Socket for UnixStream {
+impl GrpcSocket for UnixStream {
     fn is_reset(&self) -> bool {
         !matches!(self.take_error(), Ok(None))
     }
 }
 
-impl<S: Socket> Socket for Counted<S> {
+impl<S: GrpcSocket> GrpcSocket for Counted<S> {
     fn is_reset(&self) -> bool {
         self.get_ref().is_reset()
     }
 }
 
-impl<S: Socket> Socket for TlsStream<S> {
+impl<S: GrpcSocket> GrpcSocket for TlsStream<S> {
     fn is_reset(&self) -> bool {
         self.get_ref().0.is_reset()
     }

@@ -25,14 +25,14 @@ use tokio::{
 };
 
 use super::{
-    activity::Activity,
+    activity::GrpcActivity,
     calls::Calls,
     driver::{self, Lifetime},
     framing::PATH,
-    socket::Socket,
+    socket::GrpcSocket,
 };
 use crate::{
-    connections::{Limits, Registry},
+    connections::{ConnectionLimits, Registry},
     health::Health,
 };
 use clock::{ManualClock, Time};
@@ -125,7 +125,7 @@ impl Client {
             streaming: Budget::new(100),
             buffers: Cell::default(),
         };
-        let limits = Limits {
+        let limits = ConnectionLimits {
             connections: 1,
             per_address: 1,
             patience: Duration::ZERO,
@@ -134,7 +134,7 @@ impl Client {
         };
         let registry = Registry::new(Port::Grpc, limits, stats.clone(), Instant::now());
         let handle = registry.admit(None, Instant::now()).unwrap();
-        let activity = Arc::new(Activity::new(handle, Arc::default(), stats));
+        let activity = Arc::new(GrpcActivity::new(handle, Arc::default(), stats));
         let config = Config { max_streams: 100, budget };
         let (io, served) = duplex(1 << 16);
         let reads = Arc::new(AtomicUsize::new(0));
@@ -213,7 +213,7 @@ struct Counted {
     reset: bool,
 }
 
-impl Socket for Counted {
+impl GrpcSocket for Counted {
     fn is_reset(&self) -> bool {
         self.reset
     }

@@ -28,18 +28,18 @@ use tonic::service::Routes;
 
 use super::{
     Parts,
-    activity::Activity,
+    activity::GrpcActivity,
     arrivals::Arrivals,
     calls::Calls,
     driver::{self, Lifetime},
     reference::{self, Reference},
-    socket::Socket,
+    socket::GrpcSocket,
 };
 use crate::{
     grpc::settings::GrpcServer,
     grpc::settings::Settings,
     {
-        connections::{Limits, Registry},
+        connections::{ConnectionLimits, Registry},
         listen::{Accepted, AcceptedSocket, Peer},
         tls::{HTTP_2, Tls},
     },
@@ -65,7 +65,7 @@ pub struct Workers {
 }
 
 /// A connection that was assigned to a worker.
-type Assigned = (Accepted, Activity);
+type Assigned = (Accepted, GrpcActivity);
 
 struct Worker {
     connections: mpsc::UnboundedSender<Assigned>,
@@ -124,7 +124,7 @@ impl Workers {
         let Ok(handle) = self.connections.admit(accepted.peer.ip(), Instant::now()) else { return };
         let idlest = self.each.iter().min_by_key(|worker| worker.open.load(Ordering::Relaxed));
         if let Some(worker) = idlest {
-            let activity = Activity::new(handle, worker.open.clone(), self.stats.clone());
+            let activity = GrpcActivity::new(handle, worker.open.clone(), self.stats.clone());
             // Workers end when the service does; then the connection is closed with the channel.
             let _ = worker.connections.send((accepted, activity));
         }
@@ -255,8 +255,8 @@ async fn receive(
 
 /// Serves a connection in plaintext, or after a TLS handshake with this peer.
 async fn serve_as_configured(
-    stream: impl Socket + 'static,
-    activity: Arc<Activity>,
+    stream: impl GrpcSocket + 'static,
+    activity: Arc<GrpcActivity>,
     tls: Option<(Arc<Tls>, Peer)>,
     serving: Serving,
     mut drain: watch::Receiver<bool>,
@@ -279,8 +279,8 @@ async fn serve_as_configured(
 
 /// Serves a connection with the configured implementation.
 async fn serve_http2(
-    stream: impl Socket + 'static,
-    activity: Arc<Activity>,
+    stream: impl GrpcSocket + 'static,
+    activity: Arc<GrpcActivity>,
     serving: Serving,
     drain: watch::Receiver<bool>,
 ) {
@@ -290,8 +290,8 @@ async fn serve_http2(
     driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain, activity).await;
 }
 
-fn limits(settings: &Settings) -> Limits {
-    Limits {
+fn limits(settings: &Settings) -> ConnectionLimits {
+    ConnectionLimits {
         connections: settings.max_connections,
         per_address: settings.max_connections_per_address,
         // A new connection cannot wait, and the one silent longest is the likeliest to stay silent.
@@ -342,7 +342,7 @@ impl Serving {
 mod tests {
     use super::*;
 
-    fn size<F>(_: impl Fn(TcpStream, Arc<Activity>, Serving, watch::Receiver<bool>) -> F) -> usize {
+    fn size<F>(_: impl Fn(TcpStream, Arc<GrpcActivity>, Serving, watch::Receiver<bool>) -> F) -> usize {
         size_of::<F>()
     }
 

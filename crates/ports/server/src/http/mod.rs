@@ -45,11 +45,11 @@ pub use self::{body::BodyLimit, cross_site::cross_site_header};
 
 use self::{
     body::Bodies,
-    socket::Socket,
-    stream::{Activity, Watched},
+    socket::HttpSocket,
+    stream::{HttpActivity, Watched},
 };
 use super::{
-    connections::{Limits, Registry},
+    connections::{ConnectionLimits, Registry},
     listen::{AcceptLoop, Accepted, Listener, Peer},
     tls::{HTTP_1, Tls},
 };
@@ -187,7 +187,7 @@ impl<P: Pages> Server<P> {
             let names = ["HTTP_MAX_CONNECTIONS", "three quarters of HTTP_MAX_CONNECTIONS"];
             // HTTP/1 clients reconnect often, so that any number of idle connections may be closed.
             let idle_closed_per_second = usize::MAX;
-            let limits = Limits { connections, per_address, patience, idle_closed_per_second, names };
+            let limits = ConnectionLimits { connections, per_address, patience, idle_closed_per_second, names };
             Registry::new(options.port, limits, options.stats.clone(), Instant::now())
         };
         let most = options.max_connections;
@@ -202,7 +202,7 @@ impl<P: Pages> Server<P> {
     }
 
     /// Takes a place for a request other than a probe, after a short wait for others to become idle.
-    async fn place(&self, peer: Peer, activity: &Activity) -> bool {
+    async fn place(&self, peer: Peer, activity: &HttpActivity) -> bool {
         let begun = Instant::now();
         loop {
             if let Ok(place) = self.places.try_admit(peer.ip(), Some(activity.handle()), Instant::now()) {
@@ -234,9 +234,9 @@ impl<P: Pages> Server<P> {
         let peer = accepted.peer;
         let now = Instant::now();
         let activity = match self.places.try_admit(peer.ip(), None, now) {
-            Ok(handle) => Activity::new(handle, false),
+            Ok(handle) => HttpActivity::new(handle, false),
             Err(_) => match self.waiting.admit(peer.ip(), now) {
-                Ok(handle) => Activity::new(handle, true),
+                Ok(handle) => HttpActivity::new(handle, true),
                 Err(_) => return,
             },
         };
@@ -284,7 +284,7 @@ impl<P: Pages> Server<P> {
     }
 
     /// The socket, with TLS if the port has it; `None` if the handshake failed, which is counted and logged.
-    async fn secure(&self, socket: Socket, peer: Peer, stop: &mut watch::Receiver<bool>) -> Option<Socket> {
+    async fn secure(&self, socket: HttpSocket, peer: Peer, stop: &mut watch::Receiver<bool>) -> Option<HttpSocket> {
         match (&self.options.tls, peer) {
             (Some(tls), Peer::Address(_)) => Some(Box::new(tls.handshake(HTTP_1, socket, peer, stop).await?)),
             _ => Some(socket),
@@ -292,7 +292,7 @@ impl<P: Pages> Server<P> {
     }
 
     #[expect(clippy::result_large_err, reason = "an answer is moved once, and ends the request")]
-    async fn respond(&self, request: Request<Incoming>, peer: Peer, activity: &Activity) -> Answer {
+    async fn respond(&self, request: Request<Incoming>, peer: Peer, activity: &HttpActivity) -> Answer {
         let has_body = !request.body().is_end_stream();
         activity.has_unread_body.set(has_body);
         // Until it has a place, the connection makes room for new ones.

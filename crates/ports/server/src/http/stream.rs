@@ -16,7 +16,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::socket::Socket;
+use super::socket::HttpSocket;
 use crate::connections::Handle;
 use metrics::ConnectionClosed;
 
@@ -25,7 +25,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// The activity of a connection, for the registry of its port: busy while a response is being made, else idle since
 /// bytes last moved.
-pub(super) struct Activity {
+pub(super) struct HttpActivity {
     /// Its place, or the one of a connection that waits for a place.
     first: Handle,
     place: OnceCell<Handle>,
@@ -42,7 +42,7 @@ pub(super) struct Activity {
     pub(super) has_unread_body: Cell<bool>,
 }
 
-impl Activity {
+impl HttpActivity {
     pub(super) fn new(first: Handle, is_waiting: bool) -> Self {
         Self {
             first,
@@ -117,8 +117,8 @@ impl Activity {
 
 /// A stream with a timeout for reading a response.
 pub(super) struct Watched {
-    stream: Socket,
-    activity: Rc<Activity>,
+    stream: HttpSocket,
+    activity: Rc<HttpActivity>,
     timeout: Duration,
     /// Set when the kernel has no room for a response.
     deadline: Option<Pin<Box<Sleep>>>,
@@ -126,7 +126,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new(stream: Socket, activity: Rc<Activity>, timeout: Duration) -> Self {
+    pub(super) fn new(stream: HttpSocket, activity: Rc<HttpActivity>, timeout: Duration) -> Self {
         Self { stream, activity, timeout, deadline: None, has_written: false }
     }
 

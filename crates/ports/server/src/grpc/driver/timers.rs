@@ -10,7 +10,7 @@ use std::{
 use tokio::{task::unconstrained, time::sleep_until};
 
 use super::{
-    super::{activity::PREFACE_TIMEOUT, framing::after, socket::Socket},
+    super::{activity::PREFACE_TIMEOUT, framing::after, socket::GrpcSocket},
     Driver, MAX_UNWRITTEN, Stage,
 };
 use crate::grpc::settings::Settings;
@@ -48,7 +48,7 @@ impl Lifetime {
     }
 }
 
-impl<S: Socket> Driver<S> {
+impl<S: GrpcSocket> Driver<S> {
     /// Sets the timer for the next [`tick`](Self::tick); true if that is due now.
     pub(super) fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
         let Some(due) = self.due() else { return false };

@@ -25,7 +25,7 @@ const MAX_KEYS: usize = 1 << 28;
 /// Expired counters are removed after this many decisions, a sixteenth of them at a time.
 const DECISIONS_PER_SWEEP: u64 = 1 << 16;
 
-pub struct Side {
+pub struct Decider {
     limiter: Limiter,
     store: Arc<MemoryStore>,
     clock: Arc<ManualClock>,
@@ -48,7 +48,7 @@ impl Observer for Watch {
     }
 }
 
-impl Side {
+impl Decider {
     /// `cache_bytes` is the size of the over-limit cache of the service, if it has one: with it, hits of refused requests
     /// are not counted.
     pub fn new(rules: RuleSet, policy: Policy, overrides: Arc<Index>, cache_bytes: usize) -> Self {
