@@ -11,7 +11,7 @@ use proto::envoy::{
     extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
     service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
 };
-use replay::{Log, Replay, Side};
+use replay::{Decider, Log, Replay};
 
 use crate::{
     counters::holds::id,
@@ -221,7 +221,7 @@ fn replayed(log: &Path, cache_bytes: usize) -> Vec<(String, Seen)> {
         let files = [SourceFile { name: "d.yaml".into(), text: rules().into() }];
         let rules = compile(&files, CompileOptions::default()).rules.unwrap();
         let policy = Policy { bounds: Bounds { descriptors: 100, entries: 100 }, ..Policy::default() };
-        Side::new(rules, policy, Arc::new(overrides()), cache_bytes)
+        Decider::new(rules, policy, Arc::new(overrides()), cache_bytes)
     };
     let bytes = Box::new(fs::File::open(log).unwrap());
     let logs = vec![Log { name: log.display().to_string(), bytes }];

@@ -13,7 +13,7 @@ use super::{
 };
 use api::{Recorded, Trial, TryRules};
 use limiter::{Policy, RecentRequests, Recording};
-use replay::{Failed, Log, Replay, Report, Side};
+use replay::{Decider, Failed, Log, Replay, Report};
 use rules::{CompileOptions, RuleSet, SourceFile, compile};
 
 /// What a trial needs of the service.
@@ -52,7 +52,7 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         let new = read(rules, options)?;
         let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
         let side = |rules, domains| {
-            Side::new(rules, policy.clone(), overrides.clone(), cache_bytes).on_domains(domains)
+            Decider::new(rules, policy.clone(), overrides.clone(), cache_bytes).on_domains(domains)
         };
         replayed(recording, side(new, domains), side(RuleSet::clone(&served.rules), Vec::new()))
     });
@@ -88,7 +88,7 @@ fn read(text: String, options: CompileOptions) -> Result<RuleSet, Problem> {
     })
 }
 
-fn replayed(recording: Recording, rules: Side, now: Side) -> Result<Report, Problem> {
+fn replayed(recording: Recording, rules: Decider, now: Decider) -> Result<Report, Problem> {
     let replay = Replay {
         logs: vec![Log { name: "recorded".to_owned(), bytes: Box::new(recording) }],
         access_log: None,

@@ -13,13 +13,13 @@
 mod access_log;
 mod block;
 mod changes;
+mod decider;
 mod instant;
 mod line;
 mod order;
 mod read;
 mod report;
 mod share;
-mod decider;
 mod tally;
 
 use std::{
@@ -33,11 +33,11 @@ use std::{
 pub use self::{
     access_log::{AccessLog, Format, Template},
     block::{LogNotes, Sample},
+    decider::Decider,
     order::WINDOW,
     read::{Log, Unreadable},
     report::{KeyReport, LimitReport, Report, RuleReport, SlotReport, UnloggedReport, UseReport},
     share::Share,
-    decider::Decider,
 };
 use self::{
     changes::{Changes, Slot, Timeline},

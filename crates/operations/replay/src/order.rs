@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    block::{LogNotes, Block},
+    block::{Block, LogNotes},
     read::{Blocks, Unreadable},
 };
 use clock::Time;

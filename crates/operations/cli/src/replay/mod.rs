@@ -26,7 +26,7 @@ use super::{
     terminal::{self, Failure, Verdict, print_error},
 };
 use ::replay::{
-    AccessLog, Failed, Format as LogFormat, Log, Replay, Report, Share, Side, Template, Unreadable,
+    AccessLog, Decider, Failed, Format as LogFormat, Log, Replay, Report, Share, Template, Unreadable,
 };
 use clock::{Rfc3339, Time};
 use overrides::Index;
@@ -209,7 +209,7 @@ fn side(
     (environment, settings): (&Environment, &Settings),
     overrides: &Arc<Index>,
     format: Format,
-) -> Result<Side, Stopped> {
+) -> Result<Decider, Stopped> {
     let (reading, _) = rules_files::read(&[path.to_owned()], args.reading, environment)?;
     let options = args.reading.options(settings::compile_options(settings));
     let mut checked = Checked::new(reading, options, false);
@@ -228,7 +228,7 @@ fn side(
         return Err(Stopped::Other(Failure::new(message, "name the directory of the rules files")));
     }
     let cache = settings.store.local_cache_bytes;
-    Ok(Side::new(rules, settings::policy(settings), overrides.clone(), cache))
+    Ok(Decider::new(rules, settings::policy(settings), overrides.clone(), cache))
 }
 
 /// Opens the logs, and sums up their bytes if all of them are files.

@@ -187,7 +187,8 @@ impl<P: Pages> Server<P> {
             let names = ["HTTP_MAX_CONNECTIONS", "three quarters of HTTP_MAX_CONNECTIONS"];
             // HTTP/1 clients reconnect often, so that any number of idle connections may be closed.
             let idle_closed_per_second = usize::MAX;
-            let limits = ConnectionLimits { connections, per_address, patience, idle_closed_per_second, names };
+            let limits =
+                ConnectionLimits { connections, per_address, patience, idle_closed_per_second, names };
             Registry::new(options.port, limits, options.stats.clone(), Instant::now())
         };
         let most = options.max_connections;
@@ -284,7 +285,12 @@ impl<P: Pages> Server<P> {
     }
 
     /// The socket, with TLS if the port has it; `None` if the handshake failed, which is counted and logged.
-    async fn secure(&self, socket: HttpSocket, peer: Peer, stop: &mut watch::Receiver<bool>) -> Option<HttpSocket> {
+    async fn secure(
+        &self,
+        socket: HttpSocket,
+        peer: Peer,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Option<HttpSocket> {
         match (&self.options.tls, peer) {
             (Some(tls), Peer::Address(_)) => Some(Box::new(tls.handshake(HTTP_1, socket, peer, stop).await?)),
             _ => Some(socket),
