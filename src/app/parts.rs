@@ -90,12 +90,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     };
     let stats = Arc::new(Stats::new(options).shown(exposition));
     let recent = recent::recent(settings);
-    let (counted_in, noted_in, counters) = (store.clone(), recent.clone(), stats.clone());
-    let attach = move |rules: &RuleSet| {
-        counted_in.rules_changed(rules.hold());
-        limiter::handles(rules, &counters, noted_in.rules(rules))
-    };
-    let source = Arc::new(Source::new(settings::compile_options(settings), attach));
+    let source = source(settings, store.clone(), recent.clone(), stats.clone());
     let cache = settings.store.local_cache_bytes;
     let (refunds, refunded) = mpsc::channel(MAX_REFUNDS);
     let link = link.map(|link| (link, refunded));
@@ -111,8 +106,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     if fleet.publishes() || recent::is_wanted(settings) {
         limiter = limiter.with_recent(recent.clone());
     }
-    let request_log = recent::request_log(settings);
-    let recent_requests = recent::recent_requests(settings);
+    let (request_log, recent_requests) = (recent::request_log(settings), recent::recent_requests(settings));
     let limiter = observed(limiter, request_log.as_ref(), recent_requests.as_ref());
     let app = App {
         stats,
@@ -135,6 +129,20 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         budgets,
     };
     Ok((Arc::new(app), link))
+}
+
+/// Rules are published with what counts and notes their hits.
+fn source(
+    settings: &Settings,
+    store: Arc<dyn Store>,
+    recent: Arc<Recent>,
+    stats: Arc<Stats>,
+) -> Arc<Source<Handles>> {
+    let attach = move |rules: &RuleSet| {
+        store.rules_changed(rules.hold());
+        limiter::handles(rules, &stats, recent.rules(rules))
+    };
+    Arc::new(Source::new(settings::compile_options(settings), attach))
 }
 
 /// Each request is passed to the request log and to the recent requests.

@@ -193,26 +193,50 @@ pub(super) fn plan(
         // One allocation for the keys of most requests.
         batch.keys().reserve((request.descriptors.len() + 1) * 64);
     }
-    let find = |index: usize, scratch: &mut String| {
-        let replacement = scope.replacements.get(index);
+    let planner = Planner { request, domain, scope, context };
+    let replaced = planner.replaced(batch.keys());
+    plan.extend((0..request.descriptors.len()).map(|index| planner.descriptor(index, &replaced, batch)));
+    if scope.policy.shadow_mode && batch.has_holds() {
+        // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
+        batch.refuse_nothing();
+    } else if batch.counting == Counting::StopWhenOver || batch.has_holds() {
+        add_free_candidates(request, scope, plan, batch);
+    }
+}
+
+struct Planner<'p, 'm> {
+    request: &'p Request<'m>,
+    domain: &'p Domain,
+    scope: Scope<'p>,
+    context: &'p Context<'p>,
+}
+
+impl<'p> Planner<'p, '_> {
+    fn find(&self, index: usize, scratch: &mut String) -> RuleMatch<'p> {
+        let replacement = self.scope.replacements.get(index);
         // A limit of the request has no rule.
         let has_rule = replacement.is_none_or(|replacement| replacement.by != By::Request);
-        let matched = if has_rule { domain.find(request.entries(index), scratch) } else { None };
+        let matched = if has_rule { self.domain.find(self.request.entries(index), scratch) } else { None };
         RuleMatch { matched, replacement }
-    };
-    // Replaced names must be known before any descriptor is planned.
-    let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
-    if domain.has_replaces {
-        for index in 0..request.descriptors.len() {
-            let rule = find(index, batch.keys()).rule();
-            replaced.extend(rule.into_iter().flat_map(|rule| rule.replaces.iter().map(|name| &**name)));
-        }
     }
-    let planned = |index: usize| {
-        if context.closes && holds::closes(request.descriptor(index)) {
+
+    /// The names of limits that rules of the request replace: known before any descriptor is planned.
+    fn replaced(&self, scratch: &mut String) -> SmallVec<[&'p str; 4]> {
+        let mut replaced = SmallVec::new();
+        if self.domain.has_replaces {
+            for index in 0..self.request.descriptors.len() {
+                let rule = self.find(index, scratch).rule();
+                replaced.extend(rule.into_iter().flat_map(|rule| rule.replaces.iter().map(|name| &**name)));
+            }
+        }
+        replaced
+    }
+
+    fn descriptor(&self, index: usize, replaced: &[&str], batch: &mut Batch) -> Planned {
+        if self.context.closes && holds::closes(self.request.descriptor(index)) {
             return Planned::Closes;
         }
-        let rule_match = find(index, batch.keys());
+        let rule_match = self.find(index, batch.keys());
         let overridden = rule_match.overridden();
         if let Some(found @ Found { action: Action::Allow, .. }) = overridden {
             return Planned::Allowed(rule_match.id(), found.clone());
@@ -221,7 +245,7 @@ pub(super) fn plan(
         let Some(limits) = rule_match.limits() else {
             return rule_match.id().map_or(Planned::NoLimit, Planned::Unlimited);
         };
-        if let Some(switch @ Found { action: Action::Allow, .. }) = &scope.replacements.switch
+        if let Some(switch @ Found { action: Action::Allow, .. }) = &self.scope.replacements.switch
             && !is_blocked
         {
             return Planned::Allowed(rule_match.id(), switch.clone());
@@ -234,15 +258,91 @@ pub(super) fn plan(
             return rule_match.id().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().enumerate().filter(|(_, limit)| !is_replaced(limit));
-        let limits = limits.map(|(index, limit)| (index, limit.at(scope.now)));
-        Planned::Limited(checks(request, index, &rule_match, limits, scope, batch, context))
-    };
-    plan.extend((0..request.descriptors.len()).map(planned));
-    if scope.policy.shadow_mode && batch.has_holds() {
-        // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
-        batch.refuse_nothing();
-    } else if batch.counting == Counting::StopWhenOver || batch.has_holds() {
-        add_free_candidates(request, scope, plan, batch);
+        let limits = limits.map(|(index, limit)| (index, limit.at(self.scope.now)));
+        Planned::Limited(self.limited(index, &rule_match, limits, batch))
+    }
+
+    fn limited<'r>(
+        &self,
+        index: usize,
+        rule_match: &RuleMatch<'r>,
+        limits: impl Iterator<Item = (usize, &'r Limit)>,
+        batch: &mut Batch,
+    ) -> Limited {
+        let Self { request, scope, .. } = *self;
+        let hits = hits_of(request, index, rule_match.limits().map(Limits::first));
+        let stats = stats_handle(request, index, rule_match, scope, hits, batch.keys(), self.context.stats);
+        let overridden = rule_match.overridden().cloned();
+        let has_metadata = rule_match.matched.as_ref().is_some_and(|matched| matched.metadata().is_some());
+        let of = match rule_match.id().filter(|_| rule_match.replaced().is_none()) {
+            Some(id) => LimitsOf::Rule(id),
+            None => LimitsOf::Replacement(index),
+        };
+        let rule = rule_match.id();
+        let mut limited =
+            Limited { limits: SmallVec::new(), of, hits, stats, rule, overridden, has_metadata };
+        if limited.is_blocked() {
+            let end = limited.overridden.as_ref().and_then(|found| found.expires);
+            let wait =
+                end.map(|end| Time::from_seconds(end.into()).micros().saturating_sub(scope.now.micros()));
+            let source = CounterSource::Blocked(wait);
+            limited.limits.extend(limits.take(1).map(|(index, _)| LimitCheck { index, source }));
+            return limited;
+        }
+        let first = batch.checks().len();
+        let fit = fit(request, index, scope, &limited);
+        // A loop, because collecting would make a single limit, the usual case, cost as much as several.
+        limits.for_each(|(at, limit)| {
+            let check = self.check(index, rule_match, &limited, limit, batch);
+            batch.set_fit(check, fit);
+            limited.limits.push(LimitCheck { index: at, source: CounterSource::Store(check) });
+        });
+        if rule_match.limits().is_some_and(Limits::are_several) {
+            batch.group(first);
+        }
+        limited
+    }
+
+    /// Adds the check of a limit to the batch, and returns its index.
+    #[inline]
+    fn check(
+        &self,
+        index: usize,
+        rule_match: &RuleMatch<'_>,
+        limited: &Limited,
+        limit: &Limit,
+        batch: &mut Batch,
+    ) -> usize {
+        let Self { request, scope, context, .. } = *self;
+        let key = CounterKey {
+            prefix: &scope.policy.key_prefix,
+            domain: request.domain,
+            entries: request.entries(index),
+            matched: rule_match.matched.as_ref(),
+            own_levels: rule_match.own_levels(),
+            limit,
+        };
+        let start = batch.keys().len();
+        let mut end = start;
+        if context.names {
+            end = key.write(scope.now, batch.keys());
+            // Callers choose the descriptors that an override by entry meets, so their counters have full keys everywhere.
+            let by_entry = limited.overridden.as_ref().filter(|found| found.by.is_some());
+            if scope.policy.full_keys || by_entry.is_some_and(Found::is_limit) {
+                end = batch.keys().len();
+            }
+        }
+        let hits = if limit.holds { hits_of(request, index, Some(limit)) } else { limited.hits };
+        // All limits of a domain that have no rule count as one rule.
+        let rule_hash = rule_match.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
+        let check = batch.push(key.ids(scope.now), start..end, limit, rule_hash, hits);
+        if limit.hold.is_some() {
+            let name = rule_match.rule().map_or(request.domain, |rule| &rule.full_key);
+            if let Some(hold) = hold_of(limit, hits, name) {
+                batch.hold(check, hold);
+            }
+        }
+        check
     }
 }
 
@@ -314,74 +414,6 @@ impl<'r> RuleMatch<'r> {
             _ => 0,
         }
     }
-}
-
-fn checks<'r>(
-    request: &Request<'_>,
-    index: usize,
-    rule_match: &RuleMatch<'r>,
-    limits: impl Iterator<Item = (usize, &'r Limit)>,
-    scope: Scope<'_>,
-    batch: &mut Batch,
-    context: &Context<'_>,
-) -> Limited {
-    let hits = hits_of(request, index, rule_match.limits().map(Limits::first));
-    let stats = stats_handle(request, index, rule_match, scope, hits, batch.keys(), context.stats);
-    let overridden = rule_match.overridden().cloned();
-    let has_metadata = rule_match.matched.as_ref().is_some_and(|matched| matched.metadata().is_some());
-    let of = match rule_match.id().filter(|_| rule_match.replaced().is_none()) {
-        Some(id) => LimitsOf::Rule(id),
-        None => LimitsOf::Replacement(index),
-    };
-    let mut limited =
-        Limited { limits: SmallVec::new(), of, hits, stats, rule: rule_match.id(), overridden, has_metadata };
-    if limited.is_blocked() {
-        let end = limited.overridden.as_ref().and_then(|found| found.expires);
-        let wait = end.map(|end| Time::from_seconds(end.into()).micros().saturating_sub(scope.now.micros()));
-        let source = CounterSource::Blocked(wait);
-        limited.limits.extend(limits.take(1).map(|(index, _)| LimitCheck { index, source }));
-        return limited;
-    }
-    // Callers choose the descriptors that an override by entry meets, so their counters have full keys everywhere.
-    let is_apart = limited.overridden.as_ref().is_some_and(|found| found.by.is_some() && found.is_limit());
-    let (first, is_group) = (batch.checks().len(), rule_match.limits().is_some_and(Limits::are_several));
-    let fit = fit(request, index, scope, &limited);
-    // All limits of a domain that have no rule count as one rule.
-    let rule_hash = rule_match.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
-    // A loop, because collecting would make a single limit, the usual case, cost as much as several.
-    limits.for_each(|(at, limit)| {
-        let start = batch.keys().len();
-        let key = CounterKey {
-            prefix: &scope.policy.key_prefix,
-            domain: request.domain,
-            entries: request.entries(index),
-            matched: rule_match.matched.as_ref(),
-            own_levels: rule_match.own_levels(),
-            limit,
-        };
-        let ids = key.ids(scope.now);
-        let mut end = start;
-        if context.names {
-            end = key.write(scope.now, batch.keys());
-            if scope.policy.full_keys || is_apart {
-                end = batch.keys().len();
-            }
-        }
-        let hits = if limit.holds { hits_of(request, index, Some(limit)) } else { hits };
-        let check = batch.push(ids, start..end, limit, rule_hash, hits);
-        batch.set_fit(check, fit);
-        if limit.hold.is_some() {
-            let name = rule_match.rule().map_or(request.domain, |rule| &rule.full_key);
-            if let Some(hold) = hold_of(limit, hits, name) {
-                batch.hold(check, hold);
-            }
-        }
-        limited.limits.push(LimitCheck { index: at, source: CounterSource::Store(check) });
-    });
-    if is_group {
-        batch.group(first);
-    }
-    limited
 }
 
 /// What a limit of this rule holds for a request. A refund holds nothing, but one at a time is held for any hits.

@@ -485,8 +485,7 @@ impl InForce {
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (range, limit)) in self.ranges.iter().zip(&self.limits).enumerate() {
-            let separator = if index > 0 { ", " } else { "" };
-            write!(f, "{separator}{} {range}", limit.requests_per_unit)?;
+            write!(f, "{}{} {range}", if index > 0 { ", " } else { "" }, limit.requests_per_unit)?;
         }
         Ok(())
     }
