@@ -1,6 +1,24 @@
 //! Counters in this process: exact under contention, and not shared with other replicas.
 //!
-//! A state of one number is in a table. Beside it are sliding logs, in `logs`.
+//! ```
+//! use clock::Time;
+//! use counters::{Batch, CounterId};
+//! use limit::{Hits, Limit, Unit};
+//! use memory::MemoryStore;
+//!
+//! // Ann may do two requests a minute.
+//! let (store, limit) = (MemoryStore::new(1000), Limit::plain(2, Unit::Minute));
+//! let is_admitted = |second| {
+//!     let (mut batch, ann) = (Batch::default(), CounterId::of_name("ann"));
+//!     batch.push([ann, ann], 0..0, &limit, 0, Hits::Take(1));
+//!     store.count(&mut batch, Time::from_seconds(second));
+//!     batch.check(0).verdict.admitted
+//! };
+//! assert_eq!([60, 61, 62].map(is_admitted), [true, true, false]);
+//! ```
+//!
+//! A state of one number is in a table. Beside it are sliding logs, in `logs`, and the ledger of what is held, in `holds`.
+//! Which store counts, and what a decision makes of a verdict, is left to others.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]

@@ -1,8 +1,19 @@
 //! Overrides: limits, blocks and exemptions that an operator sets at run time, for single values or whole rules.
 //!
+//! ```
+//! use clock::Time;
+//! use overrides::table::of_json_line;
+//!
+//! let line = r#"{"domain": "shop", "descriptor": "user=ann", "action": "block", "for": "1h"}"#;
+//! let block = of_json_line(line, Time::from_seconds(1_800_000_000)).unwrap().one;
+//! assert_eq!(block.target.to_string(), "shop user=ann");
+//! assert_eq!(block.expires, Some(1_800_003_600));
+//! ```
+//!
 //! [`model`] is one override and its JSON, and [`table`] reads many from CSV or JSON lines. [`index`] holds up to two
-//! million of them, and finds the one that applies to a request; the limiter calls it before it plans. [`keeper`] changes and stores them: in memory, in a `file`, or in Redis (`shared`), which all
-//! replicas follow ([`follower`], `versions`, [`progress`]). [`applies`] finds the rule of an override.
+//! million of them, and finds the one that applies to a request; the limiter calls it before it plans. [`keeper`] changes
+//! and stores them: in memory, in a `file`, or in Redis (`shared`), which all replicas follow ([`follower`], `versions`,
+//! [`progress`]). [`applies`] finds the rule of an override.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
 

@@ -5,7 +5,7 @@
 //! algorithm gets the same results. A store keeps the state and makes updates atomic; the caller reads the verdict.
 //!
 //! ```
-//! use crate::{Bucket, Hits, State, Window};
+//! use limit::{Bucket, Hits, State, Window};
 //! use clock::Time;
 //!
 //! // Two requests a minute, as a token bucket.

@@ -1,5 +1,20 @@
 //! Rules: compiles YAML files to a [`RuleSet`], and finds the rule of a request.
 //!
+//! ```
+//! use rules::{CompileOptions, SourceFile, compile};
+//!
+//! let text = "
+//! domain: shop
+//! descriptors:
+//!   - key: user
+//!     rate_limit: { unit: minute, requests_per_unit: 5 }
+//! ";
+//! let file = SourceFile { name: "shop.yaml".into(), text: text.into() };
+//! let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
+//! let found = rules.domain("shop").unwrap().find(&[("user", "ann")], &mut String::new()).unwrap();
+//! assert_eq!(found.rule.limits().unwrap().first().requests_per_unit, 5);
+//! ```
+//!
 //! Reading order: [`model`] has the compiled rules, [`matcher`] finds a rule in them, and [`compile()`] creates
 //! them from files and reports every error in one run. Its stages are `yaml` (text to a tree with places), `ast` (the tree
 //! to typed fields), `lower` (the fields to the model) and `lint` (warnings about valid rules). `messages` converts the
