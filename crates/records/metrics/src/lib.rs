@@ -1,9 +1,9 @@
 //! Metrics of the rules and of the service.
 //!
 //! Reading order: `rule` and `service` hold the counters, which [`shard`] spreads over cores; `registry` finds a rule's
-//! counters by name; [`rows`] declares the metrics with their values; `prometheus` makes the page and [`mapper`] renames it. The
-//! limiter, the source of rules and the server count, with ready handles ([`RuleStats`]) and in the shard of their
-//! worker; the server and statsd read the sums.
+//! counters by name; [`mod@rows`] declares the metrics with their values; `prometheus` makes the page and [`mapper`]
+//! renames it. The limiter, the source of rules and the server count, with ready handles ([`RuleStats`]) and in the shard
+//! of their worker; the server and statsd read the sums.
 //!
 //! Counters are kept by the rule's full key, which is its statsd name; the page makes the labels of Prometheus from it.
 //! All series of a rule appear with its first hit.
