@@ -166,7 +166,13 @@ fn limits_of_requests_cost_no_more_than_as_many_keys() {
 #[test]
 fn limits_of_requests_cost_no_more_than_as_many_keys_in_redis() {
     let redis = Redis::single();
-    assert_cost("redis", &Setup::new().redis(&redis.env()).env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000"));
+    assert_cost(
+        "redis",
+        &Setup::new()
+            .redis(&redis.env())
+            .env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")
+            .env("REDIS_TIMEOUT", "60s"),
+    );
 }
 
 #[test]
