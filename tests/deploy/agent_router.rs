@@ -56,7 +56,8 @@ fn quotas_of_agent_router_are_enforced_by_its_pod() {
     let mut objects = kustomized(DIRECTORY);
     let deployment = objects.iter_mut().find(|object| object["kind"] == "Deployment").unwrap();
     let variables = deployment.pointer_mut("/spec/template/spec/containers/0/env").unwrap();
-    let timeout = variables.as_array_mut().unwrap().iter_mut().find(|one| one["name"] == "REDIS_TIMEOUT").unwrap();
+    let timeout =
+        variables.as_array_mut().unwrap().iter_mut().find(|one| one["name"] == "REDIS_TIMEOUT").unwrap();
     // What a busy machine counts without Redis is in no counter.
     timeout["value"] = json!("4s");
     let seen = run(&Pod::of(&objects, &actions));
