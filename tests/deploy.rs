@@ -10,8 +10,9 @@ use std::{
 
 use serde_json::Value;
 
-// Pinned dependencies.
+mod agent_router;
 mod chart;
+// Pinned dependencies.
 mod dependent;
 mod files;
 mod front;

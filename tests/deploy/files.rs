@@ -261,7 +261,9 @@ fn every_variable_that_a_deployment_sets_exists() {
     let known: BTreeSet<&str> = settings.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let variable = |object: &Value| object["name"].as_str().unwrap().to_owned();
     let mut set: Vec<String> = Vec::new();
-    for objects in [kustomized("deploy/kubernetes"), documents(&read(ISTIO))] {
+    for objects in
+        [kustomized("deploy/kubernetes"), kustomized("deploy/agent-router"), documents(&read(ISTIO))]
+    {
         let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
         set.extend(container["env"].as_array().unwrap().iter().map(variable));
     }

@@ -138,7 +138,8 @@ fn probes(container: &Value) -> Vec<String> {
 }
 
 /// The host names that a pod uses, all on its own address.
-const HOSTS: &str = "127.0.0.1 localhost redis redis.redis-system.svc.cluster.local envoy-gateway\n";
+const HOSTS: &str = "127.0.0.1 localhost redis redis.redis-system.svc.cluster.local envoy-gateway \
+                     ai-gateway-controller.envoy-ai-gateway-system.svc.cluster.local\n";
 
 /// Runs the pod with its actions, and returns the output, which includes the keys in Redis.
 pub(super) fn run(pod: &Pod) -> String {

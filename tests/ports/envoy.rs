@@ -13,6 +13,7 @@ mod answers;
 mod bytes;
 mod failure;
 mod hits;
+mod limits;
 mod modes;
 
 /// Two requests an hour for each user.

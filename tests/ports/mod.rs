@@ -28,6 +28,8 @@ pub(crate) mod hostile_peers;
 pub(crate) mod http_ports;
 // Incomplete messages and idle connections.
 pub(crate) mod inflight;
+// Limits that requests bring.
+pub(crate) mod own_limits;
 // Panics.
 #[cfg(debug_assertions)]
 pub(crate) mod panics;

@@ -5,6 +5,8 @@
 //! certificates the service under test uses.
 
 use std::{
+    env,
+    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -79,7 +81,7 @@ impl Redis {
     /// Starts it without waiting.
     pub(crate) fn launch(&mut self) {
         assert!(self.process.is_none(), "the server on port {} is already running", self.port);
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(program());
         command.args(&self.args).current_dir(self.dir.path());
         self.clock.apply(&mut command);
         let start = self.starts.fetch_add(1, Ordering::Relaxed);
@@ -183,6 +185,11 @@ impl Drop for Redis {
         // This also kills a frozen process.
         self.kill();
     }
+}
+
+/// `$TOLLGATE_TEST_REDIS`, another server that speaks Redis' protocol, or the system's Redis.
+fn program() -> OsString {
+    env::var_os("TOLLGATE_TEST_REDIS").unwrap_or_else(|| "redis-server".into())
 }
 
 /// The settings to use one server at this address or URL.

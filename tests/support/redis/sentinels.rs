@@ -7,7 +7,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{Env, Redis, TESTER, ask, directory, eventually, free_port, holds, write};
+use super::{Env, Redis, TESTER, ask, directory, eventually, free_port, holds, program, write};
 use crate::support::{clock::Clock, process::Process};
 
 /// The name of the master.
@@ -40,7 +40,7 @@ impl Sentinels {
         let watchers = (0..3).map(|index| {
             let path = dir.path().join(format!("{index}.conf"));
             write(&path, &config(index, &ports, [&master, &replica], password));
-            let mut command = Command::new("redis-server");
+            let mut command = Command::new(program());
             command.arg(path).arg("--sentinel").current_dir(dir.path());
             Clock::current().apply(&mut command);
             (ports[index], Process::start(command, &dir.path().join(format!("{index}.log"))))

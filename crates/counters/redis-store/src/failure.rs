@@ -72,6 +72,10 @@ mod tests {
                 "ERR The user executing the script can't run this command or subcommand script: 30f, on @user_script:1.",
                 FailureKind::Denied,
             ),
+            (
+                "ERR ACL failure in script: User ann has no permissions to run the 'rpush' command script: on @user_script:42.",
+                FailureKind::Denied,
+            ),
             ("NOAUTH Authentication required.", FailureKind::Auth),
             (
                 "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist on disk.",

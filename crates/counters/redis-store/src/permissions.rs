@@ -6,9 +6,10 @@ pub(super) fn is_denied(error: &str) -> bool {
     of_command || error.starts_with("ERR unknown command") || is_denied_in_script(error)
 }
 
-/// The same for a command within a script, as Redis 7 and earlier versions report it.
+/// The same for a command within a script, as Redis 7 and earlier versions report it, and Valkey 9.
 fn is_denied_in_script(error: &str) -> bool {
     error.contains("can't run this command")
+        || error.starts_with("ERR ACL failure in script") && error.contains("permissions to run the")
         || error.contains("-NOPERM") && !is_about_a_key(error)
         || error.contains("Unknown Redis command called from")
 }
@@ -47,6 +48,11 @@ mod tests {
                 "ERR Error running script (call to f_a1): @user_script:1: -NOPERM this user has no permissions",
                 true,
             ),
+            (
+                "ERR ACL failure in script: User ann has no permissions to run the 'rpush' command script: on @user_script:42.",
+                true,
+            ),
+            ("ERR ACL failure in script: User ann has no permissions to access the 'd_k' key", false),
             ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
             ("NOPERM No permissions to access a key", false),
             ("ERR value is not an integer or out of range", false),

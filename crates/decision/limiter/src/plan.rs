@@ -11,7 +11,7 @@ use super::{
     counter_key::CounterKey,
     holds, quota_groups,
     replacement::{By, Replacement, Replacements},
-    request::Request,
+    request::{Entry, Request},
 };
 use clock::Time;
 use counters::{Batch, Counting, Hold};
@@ -472,17 +472,19 @@ fn stats_handle(
         }
         Some(matched) => matched.write_metric_key(request.domain, entries, scratch),
         None => {
-            // There may be a million overrides, so their values are not part of the name.
-            let has_values = rule_match.overridden().is_none();
-            scratch.push_str(request.domain);
-            for entry in entries {
-                scratch.push('.');
-                scratch.push_str(entry.key);
-                if has_values && !entry.value.is_empty() {
-                    scratch.push('_');
-                    scratch.push_str(entry.value);
+            // There may be a million overrides, so their values are not part of the name. Those of a request's limit
+            // are, as in the Go service, while they have room.
+            if rule_match.overridden().is_none() {
+                write_name(request.domain, entries, true, scratch);
+                let name = scratch.get(start..).expect("the name was appended");
+                let found = stats.of_override(request.domain, name, scope.now);
+                scratch.truncate(start);
+                if let Some(found) = found {
+                    count_hits(&found, hits);
+                    return Handle::LookedUp(found);
                 }
             }
+            write_name(request.domain, entries, false, scratch);
         }
     }
     let name = scratch.get(start..).expect("the name was appended");
@@ -490,6 +492,19 @@ fn stats_handle(
     scratch.truncate(start);
     count_hits(&found, hits);
     Handle::LookedUp(found)
+}
+
+/// Appends the metric name of a limit without a rule.
+fn write_name(domain: &str, entries: &[Entry<'_>], has_values: bool, into: &mut String) {
+    into.push_str(domain);
+    for entry in entries {
+        into.push('.');
+        into.push_str(entry.key);
+        if has_values && !entry.value.is_empty() {
+            into.push('_');
+            into.push_str(entry.value);
+        }
+    }
 }
 
 fn count_hits(stats: &RuleStats, hits: Hits) {

@@ -78,14 +78,21 @@ impl<T: Named> Directory<T> {
         entry
     }
 
-    /// The entry of this name, made in the room if there is none; `None` if there is no room.
-    pub(super) fn admit(&self, name: &str, now: Time, make: impl FnOnce(Place) -> T) -> Option<Arc<T>> {
+    /// The entry of this name, made in `room`, the directory's or a part of it, if there is none; `None` if there is no
+    /// room.
+    pub(super) fn admit(
+        &self,
+        name: &str,
+        room: &Arc<Room>,
+        now: Time,
+        make: impl FnOnce(Place) -> T,
+    ) -> Option<Arc<T>> {
         self.touch(name, now).or_else(|| {
             // Without a write lock, because names without room may arrive at a high rate.
-            if self.room.refuses() {
+            if room.refuses() {
                 return None;
             }
-            self.get_or_try_make(name, || Place::take(&self.room, now).map(make).ok_or(())).ok()
+            self.get_or_try_make(name, || Place::take(room, now).map(make).ok_or(())).ok()
         })
     }
 
@@ -263,7 +270,7 @@ mod tests {
     }
 
     fn admitted(bounded: &Directory<Entry>, name: &str, now: Time) -> bool {
-        bounded.admit(name, now, |place| Entry(name.to_owned(), Some(place))).is_some()
+        bounded.admit(name, &bounded.room, now, |place| Entry(name.to_owned(), Some(place))).is_some()
     }
 
     #[test]

@@ -200,6 +200,12 @@ impl Stats {
         self.registry.dynamic(domain, full_key, now)
     }
 
+    /// The counters of a full key made by the limit override of a request; `None` if such keys have taken their part of
+    /// the room.
+    pub fn of_override(&self, domain: &str, full_key: &str, now: Time) -> Option<Arc<RuleStats>> {
+        self.registry.of_override(domain, full_key, now)
+    }
+
     /// The current rules without hits, in the order of their addresses; none if there are too many to show.
     fn idle_in_service(&self) -> Vec<Arc<RuleStats>> {
         let rules = lock(&self.in_service);
@@ -215,7 +221,7 @@ impl Stats {
     /// Forgets series of callers that were idle for an hour, if others found no room. Called periodically.
     pub fn maintain(&self, now: Time) {
         let is_due = self.room.is_search_due(now);
-        if is_due {
+        if self.registry.room_for_overrides.is_search_due(now) || is_due {
             self.registry.make_room(now);
         }
         self.unknown_domains.make_room(now, is_due);

@@ -24,8 +24,14 @@ use clock::Time;
 /// matters only after many changes of the rules.
 const OVERFLOWING_DOMAINS: usize = 1_000;
 
+/// Names made by limit overrides get one part in this many of the room for callers' series, so that the rest is
+/// available for the metrics that an operator wants.
+const OVERRIDES_SHARE: usize = 10;
+
 pub(super) struct Registry {
     stats: Directory<RuleStats>,
+    /// The part of the room for names made by limit overrides.
+    pub(super) room_for_overrides: Arc<Room>,
     overflows: Directory<Overflow>,
     /// Counts domains beyond [`OVERFLOWING_DOMAINS`].
     last_overflow: Arc<Overflow>,
@@ -45,10 +51,12 @@ pub(super) struct Sums {
 impl Registry {
     pub(super) fn new(room: Arc<Room>) -> Self {
         let forget_at = AtomicUsize::new(room.max);
+        let room_for_overrides = Room::part(&room, room.max.div_ceil(OVERRIDES_SHARE));
         let stats = Directory::new(room);
         Self {
             last_overflow: Arc::new(Overflow::new(OVERFLOW, None, &stats)),
             stats,
+            room_for_overrides,
             overflows: Directory::new(Room::new(OVERFLOWING_DOMAINS)),
             rules: AtomicUsize::new(0),
             forget_at,
@@ -69,30 +77,41 @@ impl Registry {
     }
 
     pub(super) fn dynamic(&self, domain: &str, full_key: &str, now: Time) -> Arc<RuleStats> {
-        let rest = full_key.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.'));
-        match rest.map(cut) {
-            Some(Cow::Owned(rest)) => self.bounded(domain, &[domain, ".", &rest].concat(), now),
-            _ => self.bounded(domain, full_key, now),
-        }
+        self.admit(domain, full_key, &self.stats.room, now).unwrap_or_else(|| {
+            let overflow = self.overflow(domain, now);
+            overflow.refused.increment();
+            overflow.stats.clone()
+        })
     }
 
-    fn bounded(&self, domain: &str, name: &str, now: Time) -> Arc<RuleStats> {
-        self.stats.touch(name, now).unwrap_or_else(|| {
+    /// The counters of a full key made by a limit override; `None` if such keys have taken their part of the room.
+    pub(super) fn of_override(&self, domain: &str, full_key: &str, now: Time) -> Option<Arc<RuleStats>> {
+        self.admit(domain, full_key, &self.room_for_overrides, now)
+    }
+
+    /// The counters of a full key, made in the room if there are none.
+    fn admit(&self, domain: &str, full_key: &str, room: &Arc<Room>, now: Time) -> Option<Arc<RuleStats>> {
+        let rest = full_key.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.'));
+        let name = match rest.map(cut) {
+            Some(Cow::Owned(rest)) => Cow::Owned([domain, ".", &rest].concat()),
+            _ => Cow::Borrowed(full_key),
+        };
+        self.stats.touch(&name, now).or_else(|| {
+            if room.refuses() {
+                return None;
+            }
+            // Before the name's table is locked, which may be that of the overflow too.
             let overflow = self.overflow(domain, now);
-            let of_caller = |place| {
-                let caller = Caller { place, overflow: overflow.clone() };
-                RuleStats::new(domain, name, Some(caller))
-            };
-            self.stats.admit(name, now, of_caller).unwrap_or_else(|| {
-                overflow.refused.increment();
-                overflow.stats.clone()
-            })
+            let make = |place| RuleStats::new(domain, &name, Some(Caller { place, overflow }));
+            self.stats.admit(&name, room, now, make)
         })
     }
 
     fn overflow(&self, domain: &str, now: Time) -> Arc<Overflow> {
         let make = |place| Overflow::new(domain, Some(place), &self.stats);
-        self.overflows.admit(domain, now, make).unwrap_or_else(|| self.last_overflow.clone())
+        self.overflows
+            .admit(domain, &self.overflows.room, now, make)
+            .unwrap_or_else(|| self.last_overflow.clone())
     }
 
     /// Forgets names of callers that were idle for an hour, in whole series: the sum of the names with the same labels
@@ -194,6 +213,36 @@ mod tests {
         let found = ["d.a", "d.b", "d.__overflow__", "e.__overflow__"].map(|key| total(&registry, key));
         assert_eq!(found, [Some(2), None, Some(2), Some(1)]);
         assert_eq!(registry.refused(), [("d".to_owned(), 2), ("e".to_owned(), 1)].into());
+    }
+
+    #[test]
+    fn names_of_limit_overrides_take_a_tenth_of_the_room() {
+        let registry = registry(20);
+        let names: Vec<_> = (0..5).map(|n| format!("d.k_{n}")).collect();
+        let found = |now| {
+            let found = names.iter().map(|name| registry.of_override("d", name, now).is_some());
+            found.collect::<Vec<_>>()
+        };
+        assert_eq!(found(NOW), [true, true, false, false, false]);
+        assert_eq!(registry.stats.room.taken(), 2, "they take part of the whole");
+        assert!(registry.refused().is_empty(), "their hits count under another name");
+        hit(&registry.dynamic("d", "d.k_3", NOW), 1);
+        assert_eq!(found(NOW), [true, true, false, true, false], "a known name is not of the part");
+        // Later, those that were idle make room.
+        let later = Time::from_seconds(NOW.seconds() + 3600);
+        assert!(registry.room_for_overrides.is_search_due(later));
+        assert!(registry.of_override("d", "d.k_1", later).is_some());
+        registry.make_room(later);
+        assert_eq!(registry.stats.room.taken(), 1);
+        assert!(registry.of_override("d", "d.k_4", later).is_some());
+    }
+
+    #[test]
+    fn names_of_limit_overrides_find_no_room_in_a_full_whole() {
+        let registry = registry(10);
+        (0..10).for_each(|n| hit(&registry.dynamic("d", &format!("d.{n}"), NOW), 1));
+        assert!(registry.of_override("d", "d.k_0", NOW).is_none());
+        assert_eq!(registry.room_for_overrides.taken(), 0);
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl UnknownDomains {
     pub(super) fn count(&self, domain: &str, now: Time) {
         let name = cut(domain);
         let make = |place| UnknownDomain::new(&name, Some(place));
-        let own = self.domains.admit(&name, now, make);
+        let own = self.domains.admit(&name, &self.domains.room, now, make);
         own.as_deref().unwrap_or(&self.rest).requests.increment();
     }
 

@@ -1,7 +1,7 @@
 //! A real server with a clock that stands still, and a simulated one.
 
 use std::{
-    fmt, fs,
+    env, fmt, fs,
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
     path::Path,
@@ -65,7 +65,8 @@ impl Real {
         let library = library.find(|path| Path::new(path).exists());
         let library =
             library.unwrap_or_else(|| panic!("no libfaketimeMT.so.1 in {LIBRARIES:?}: run `tests/run`"));
-        let process = Command::new("redis-server")
+        let program = env::var_os("TOLLGATE_TEST_REDIS").unwrap_or_else(|| "redis-server".into());
+        let process = Command::new(program)
             .args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string(), "--dir"])
             .arg(dir.path())
             .args(cluster)

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    env,
     io::{Read, Write},
     os::unix::net::UnixStream,
     process::{Child, Command, Stdio},
@@ -34,7 +35,8 @@ impl Redis {
     pub(super) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("redis.sock");
-        let process = Command::new("redis-server")
+        let program = env::var_os("TOLLGATE_TEST_REDIS").unwrap_or_else(|| "redis-server".into());
+        let process = Command::new(program)
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
             .arg(&path)
             .stdout(Stdio::null())
