@@ -153,8 +153,9 @@ fn assert_cost(store: &str, setup: &Setup) {
         // A tenth of METRICS_MAX_SERIES, and those of the key for all others.
         assert!(cost.series <= keys.series + 1_000, "{} series", cost.series);
         assert!(cost.page <= keys.page + 1_000 * 200, "{} bytes of metrics", cost.page);
-        // A series takes 1.5 KB, and the page is written at once.
-        assert!(cost.resident <= keys.resident + keys.resident / 10 + (8 << 20), "{} bytes", cost.resident);
+        // A series takes 1.5 KB, so one for each of 50,000 would take 75 MB. What requests under way leave with the
+        // allocator differs beside a busy neighbour by up to 10 MB.
+        assert!(cost.resident <= keys.resident + keys.resident / 10 + (20 << 20), "{} bytes", cost.resident);
     }
 }
 
