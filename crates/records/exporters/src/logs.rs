@@ -8,7 +8,7 @@ mod writer;
 
 use std::{
     fmt::{self, Write as _},
-    sync::{Arc, Mutex, OnceLock, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, OnceLock},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -21,7 +21,7 @@ use tracing_subscriber::{
 
 use clock::write_utc;
 use faults::mutex::lock;
-use metrics::LOG_LINES_DROPPED;
+use metrics::count_dropped_log_lines;
 
 use output::Output;
 use writer::Writer;
@@ -62,9 +62,7 @@ pub fn install(level: Option<Level>, format: LogFormat) -> Installed {
     let in_place = Mutex::new(Output::stderr());
     let write = move |line: &str| match WRITER.get() {
         Some(lines) => lines.push(line),
-        None => {
-            LOG_LINES_DROPPED.fetch_add(lock(&in_place).write(line) as u64, Relaxed);
-        }
+        None => count_dropped_log_lines(lock(&in_place).write(line)),
     };
     // Fails if there is a subscriber already, which stays.
     let _ = subscriber::set_global_default(subscriber(level, format, write));

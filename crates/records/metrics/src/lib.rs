@@ -69,8 +69,8 @@ pub use self::{
     },
     shard::{Counter, ShardCount},
     usage::{
-        Distribution, FailureReason, LOG_LINES_DROPPED, LeaseCounts, LeaseState, LeaseUsage, PoolUsage,
-        StoreKind, StoreUsage, TableUsage,
+        Distribution, FailureReason, LeaseCounts, LeaseState, LeaseUsage, PoolUsage, StoreKind, StoreUsage,
+        TableUsage, count_dropped_log_lines, log_lines_dropped,
     },
 };
 
@@ -128,6 +128,8 @@ pub struct Stats {
     /// The commit that the program was built from, or `unknown`.
     pub commit: &'static str,
     shadow_mode: bool,
+    #[cfg(target_os = "linux")]
+    process: ::prometheus::process_collector::ProcessCollector,
 }
 
 impl Stats {
@@ -160,6 +162,8 @@ impl Stats {
             exposition: Exposition::default(),
             commit: options.commit,
             shadow_mode: options.shadow_mode,
+            #[cfg(target_os = "linux")]
+            process: ::prometheus::process_collector::ProcessCollector::for_self(),
         }
     }
 

@@ -3,14 +3,12 @@
 //! Called for each scrape and each flush to statsd. It reads the counters while others add to them; a lookup of a known
 //! name waits for none of its locks.
 
-use std::sync::Arc;
-
-use procfs::process::Process;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Exposition, Stats,
     labels::Labels,
-    names::{Metric, RuleCounter},
+    names::{Metric, MetricType, RuleCounter},
     page::{Page, Samples, Value},
     rows,
     rule::RuleStats,
@@ -44,12 +42,32 @@ impl Stats {
         rows::service(samples, self);
         gauges(samples);
         rows::series(samples, self);
-        if let Ok(process) = Process::myself()
-            && let Ok(stat) = process.stat()
-        {
-            rows::process(samples, &process, &stat);
+        #[cfg(target_os = "linux")]
+        process(samples, &self.process);
+    }
+}
+
+/// The metrics of the process. The collector cuts off the fraction of its CPU seconds.
+#[cfg(target_os = "linux")]
+fn process(samples: &mut Samples<'_>, collector: &::prometheus::process_collector::ProcessCollector) {
+    use ::prometheus::core::Collector as _;
+    for family in collector.collect() {
+        let metric = rows::PROCESS.iter().find(|metric| metric.name == family.name());
+        for (metric, sample) in metric.into_iter().zip(family.get_metric()) {
+            let value = match metric.kind {
+                MetricType::Counter => cpu_seconds().unwrap_or_else(|| sample.get_counter().get_value()),
+                _ => sample.get_gauge().get_value(),
+            };
+            samples.value(metric, value);
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn cpu_seconds() -> Option<f64> {
+    let stat = procfs::process::Process::myself().and_then(|process| process.stat()).ok()?;
+    let millis = (stat.utime + stat.stime) * 1_000;
+    Some(Duration::from_millis(millis.checked_div(procfs::ticks_per_second())?).as_secs_f64())
 }
 
 fn rules(page: &mut Page, stats: &Stats) {

@@ -2,14 +2,12 @@
 
 use std::env::consts::{ARCH, OS};
 
-use procfs::process::{Limit, LimitValue, Process, Stat};
-
 use super::{
     HoldBound, HoldEnd, LeaseUsage, PoolUsage, ResponseCode, Stats, StoreKind, StoreUsage,
     domains::UNMATCHED_DESCRIPTORS,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, Unauthorized},
 };
-use crate::{FailureReason, LOG_LINES_DROPPED, Samples, Value, rows};
+use crate::{FailureReason, Samples, Value, log_lines_dropped, rows};
 use faults::{OnStoreFailure, mutex::lock, panics};
 
 // Those of the Go service do not end in `_total`; dashboards are built on them as they are.
@@ -79,7 +77,7 @@ rows! { pub SERVICE = service(stats: &Stats)
         "Requests rejected before a decision because they exceed a bound.";
     Counter "tollgate_panics_total" ["where"] = panics::counts().map(|(name, n)| ([name], n));
         "Panics by the interrupted work; the log has backtraces.";
-    Counter "tollgate_log_lines_dropped_total" = &LOG_LINES_DROPPED;
+    Counter "tollgate_log_lines_dropped_total" = log_lines_dropped();
         "Log lines dropped because standard error was not read in time, or its disk is full.";
     Gauge "tollgate_connections_open" = stats.service.connections_open(); "Open gRPC connections.";
     Counter "tollgate_connections_accepted_total" = stats.service.connections_accepted.get();
@@ -216,29 +214,15 @@ rows! { pub SERIES = series(stats: &Stats)
         "Hits counted in the domain's series __overflow__ because METRICS_MAX_SERIES was reached.";
 }
 
-// Those of Prometheus's client libraries.
-rows! { pub PROCESS = process(process: &Process, stat: &Stat)
-    Counter "process_cpu_seconds_total" = seconds(stat.utime + stat.stime);
-        "Total user and system CPU time spent in seconds.";
-    Gauge "process_open_fds" [] = process.fd_count().map(|count| ([], count)); "Number of open file descriptors.";
-    Gauge "process_max_fds" [] = process.limits().iter().filter_map(|limits| Some(([], most(&limits.max_open_files)?)));
-        "Maximum number of open file descriptors.";
-    Gauge "process_virtual_memory_bytes" = stat.vsize; "Virtual memory size in bytes.";
-    Gauge "process_resident_memory_bytes" = stat.rss * procfs::page_size(); "Resident memory size in bytes.";
-    Gauge "process_start_time_seconds" []
-        = procfs::boot_time_secs().map(|boot| ([], boot + stat.starttime / procfs::ticks_per_second()));
-        "Start time of the process since unix epoch in seconds.";
-    Gauge "process_threads" [] = u64::try_from(stat.num_threads).map(|count| ([], count));
-        "Number of OS threads in the process.";
-}
-
-/// The seconds of clock ticks, with their fraction.
-fn seconds(ticks: u64) -> f64 {
-    ticks as f64 / procfs::ticks_per_second() as f64
-}
-
-fn most(limit: &Limit) -> Option<u64> {
-    if let LimitValue::Value(most) = limit.soft_limit { Some(most) } else { None }
+// Of the `prometheus` crate, on systems with `/proc`.
+rows! { pub PROCESS
+    Counter "process_cpu_seconds_total"; "Total user and system CPU time spent in seconds.";
+    Gauge "process_open_fds"; "Number of open file descriptors.";
+    Gauge "process_max_fds"; "Maximum number of open file descriptors.";
+    Gauge "process_virtual_memory_bytes"; "Virtual memory size in bytes.";
+    Gauge "process_resident_memory_bytes"; "Resident memory size in bytes.";
+    Gauge "process_start_time_seconds"; "Start time of the process since unix epoch in seconds.";
+    Gauge "process_threads"; "Number of OS threads in the process.";
 }
 
 /// The connections to each Redis, or to all servers of memcached.

@@ -1,9 +1,20 @@
 //! What stores and the log report: usage and connections.
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
-/// The lines of the log dropped since the start.
-pub static LOG_LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
+static LOG_LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// The number of lines of the log dropped since the start.
+pub fn log_lines_dropped() -> u64 {
+    LOG_LINES_DROPPED.load(Relaxed)
+}
+
+pub fn count_dropped_log_lines(lines: usize) {
+    LOG_LINES_DROPPED.fetch_add(lines as u64, Relaxed);
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StoreKind {

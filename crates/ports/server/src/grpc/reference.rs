@@ -265,6 +265,7 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
     if length == Some(data.len()) { Ok(data.freeze()) } else { Err(status::truncated().into()) }
 }
 
+/// TCP, a unix socket, or TLS on either.
 /// The size of the preface and the header of the first SETTINGS.
 const PREFACE: usize = 24 + 9;
 

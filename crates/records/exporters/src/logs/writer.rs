@@ -5,7 +5,7 @@
 
 use std::{
     io, mem,
-    sync::{Arc, Condvar, Mutex, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Condvar, Mutex, PoisonError},
     thread,
     time::Duration,
 };
@@ -13,7 +13,7 @@ use std::{
 use tracing::warn;
 
 use faults::mutex::lock;
-use metrics::LOG_LINES_DROPPED;
+use metrics::{count_dropped_log_lines, log_lines_dropped};
 
 /// The size of the buffer: ten times the diagnostics that one set of rules logs.
 const MAX_BYTES: usize = 1 << 20;
@@ -42,7 +42,7 @@ impl Writer {
     pub(super) fn push(&self, line: &str) {
         let mut pending = lock(&self.pending);
         if pending.lines.len() + line.len() > MAX_BYTES {
-            LOG_LINES_DROPPED.fetch_add(1, Relaxed);
+            count_dropped_log_lines(1);
             return;
         }
         pending.lines.push_str(line);
@@ -59,8 +59,9 @@ impl Writer {
     fn run(&self, mut write: impl FnMut(&str) -> usize) {
         let mut reported = 0;
         loop {
-            let lost = write(&self.take()) as u64;
-            let dropped = LOG_LINES_DROPPED.fetch_add(lost, Relaxed) + lost;
+            let lost = write(&self.take());
+            count_dropped_log_lines(lost);
+            let dropped = log_lines_dropped();
             // While lines are lost, another one would be too.
             if lost == 0 && dropped > reported {
                 let lines = dropped - mem::replace(&mut reported, dropped);
@@ -110,9 +111,9 @@ mod tests {
         while !lock(&writer.pending).is_writing {
             thread::yield_now();
         }
-        let before = LOG_LINES_DROPPED.load(Relaxed);
+        let before = log_lines_dropped();
         (1..room + 4).for_each(|number| writer.push(&line(number)));
-        assert_eq!(LOG_LINES_DROPPED.load(Relaxed) - before, 3);
+        assert_eq!(log_lines_dropped() - before, 3);
         writer.flush(Duration::from_millis(10));
         drop(unblock);
         writer.flush(PATIENCE);
