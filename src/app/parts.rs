@@ -70,9 +70,8 @@ pub(super) struct App {
 pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), StartError> {
     let mut failed = StartError(Vec::new());
     let budgets = Budgets::new(&settings.memory);
-    let files = settings.grpc_tls.clone();
-    let tls =
-        files.map(|files| Tls::load(files, budgets.handshakes.clone(), SystemClock.now()).map(Arc::new));
+    let load = |files| Tls::load(files, budgets.handshakes.clone(), SystemClock.now()).map(Arc::new);
+    let tls = settings.grpc_tls.clone().map(load);
     let tls = failed.gather(tls.transpose().map_err(StartError));
     let exposition = failed.gather(sinks::exposition(settings));
     let store = failed.gather(store(settings).map_err(StartError));
@@ -91,10 +90,10 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let stats = Arc::new(Stats::new(options).shown(exposition));
     let recent = recent::recent(settings);
     let source = source(settings, store.clone(), recent.clone(), stats.clone());
-    let cache = settings.store.local_cache_bytes;
     let (refunds, refunded) = mpsc::channel(MAX_REFUNDS);
     let link = link.map(|link| (link, refunded));
-    let over_limit = (cache > 0).then(|| Arc::new(OverLimitCache::new(cache)));
+    let cache = Some(settings.store.local_cache_bytes).filter(|bytes| *bytes > 0);
+    let over_limit = cache.map(|bytes| Arc::new(OverLimitCache::new(bytes)));
     let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
     let limiter =
         Limiter::new(settings::policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));

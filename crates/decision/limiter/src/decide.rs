@@ -320,7 +320,9 @@ impl Limiter {
 
     /// True if an override refuses the request, whatever its counters.
     fn is_refused(&self, plan: &Plan) -> bool {
-        !self.policy.shadow_mode && plan::is_blocked(plan)
+        let is_blocked =
+            |planned: &Planned| matches!(planned, Planned::Limited(limited) if limited.is_blocked());
+        !self.policy.shadow_mode && plan.iter().any(is_blocked)
     }
 
     /// Stores the keys of a counted batch that are over their limits, and removes those that a refund freed.

@@ -25,8 +25,8 @@ use super::{
     request::{Descriptor, Request},
 };
 use clock::{Time, timer::Timer};
-use counters::{Batch, Close, Closed, Closing, HoldId, KeepHolds as _, Resets, StoreError};
-use limit::{MAX_LIMIT, holds::How};
+use counters::{Batch, Close, Closed, Closing, Hold, HoldId, KeepHolds as _, Resets, StoreError};
+use limit::{Hits, Kind, Limit, MAX_LIMIT, holds::How};
 use metrics::{FailureReason, HoldBound, HoldEnd, Stats};
 use rules::Value;
 
@@ -118,6 +118,16 @@ fn closing(descriptor: &Descriptor<'_>) -> Option<Closing> {
         }
         (None, _) => Closing::new(id, Close::End, None),
     })
+}
+
+/// What a limit of this rule holds for a request. A refund holds nothing, but one at a time is held for any hits.
+pub(super) fn hold_of(limit: &Limit, hits: Hits, rule_name: &str) -> Option<Hold> {
+    let rule = limit.hold.as_ref()?;
+    let holds = matches!(hits, Hits::Take(_)) || limit.algorithm.kind() == Kind::Concurrency;
+    let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0);
+    let hold =
+        || Hold { rule: rule.clone(), rule_id: metrics::Holds::id_of(rule_name), estimate, found: None };
+    holds.then(hold)
 }
 
 fn holds_anything(batch: &Batch) -> bool {

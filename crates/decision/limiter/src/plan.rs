@@ -14,15 +14,14 @@ use super::{
     request::{Entry, Request},
 };
 use clock::Time;
-use counters::{Batch, Counting, Hold};
+use counters::{Batch, Counting};
 use limit::{Fit, Hits, Kind, Limit, Limits, Verdict};
-use metrics::{Holds, RuleCounter, RuleStats, Stats};
+use metrics::{RuleCounter, RuleStats, Stats};
 use overrides::{Action, Found};
 use rules::{Matched, Rule, RuleId, model::Domain};
 
 /// The plan of each descriptor, in the request's order. It owns what it needs, so that a decision can wait for its
-/// store: its ids and indexes are those of its [`Scope`].
-/// Room for one descriptor without an allocation: requests that wait for a store are many, and lie in caches.
+/// store. Room for one without an allocation: requests that wait are many.
 pub(super) type Plan = SmallVec<[Planned; 1]>;
 
 pub(super) enum Planned {
@@ -84,10 +83,6 @@ impl Limited {
     pub(super) fn is_blocked(&self) -> bool {
         self.overridden.as_ref().is_some_and(|found| found.action == Action::Block)
     }
-}
-
-pub(super) fn is_blocked(plan: &Plan) -> bool {
-    plan.iter().any(|planned| matches!(planned, Planned::Limited(limited) if limited.is_blocked()))
 }
 
 /// A rule's statistics: attached to the rule, or looked up by a name that the request contains.
@@ -278,9 +273,8 @@ impl<'p> Planner<'p, '_> {
             Some(id) => LimitsOf::Rule(id),
             None => LimitsOf::Replacement(index),
         };
-        let rule = rule_match.id();
-        let mut limited =
-            Limited { limits: SmallVec::new(), of, hits, stats, rule, overridden, has_metadata };
+        let (checks, rule) = (SmallVec::new(), rule_match.id());
+        let mut limited = Limited { limits: checks, of, hits, stats, rule, overridden, has_metadata };
         if limited.is_blocked() {
             let end = limited.overridden.as_ref().and_then(|found| found.expires);
             let wait =
@@ -291,7 +285,7 @@ impl<'p> Planner<'p, '_> {
         }
         let first = batch.checks().len();
         let fit = fit(request, index, scope, &limited);
-        // A loop, because collecting would make a single limit, the usual case, cost as much as several.
+        // A loop: to collect would make a single limit, the usual case, cost as much as several.
         limits.for_each(|(at, limit)| {
             let check = self.check(index, rule_match, &limited, limit, batch);
             batch.set_fit(check, fit);
@@ -338,7 +332,7 @@ impl<'p> Planner<'p, '_> {
         let check = batch.push(key.ids(scope.now), start..end, limit, rule_hash, hits);
         if limit.hold.is_some() {
             let name = rule_match.rule().map_or(request.domain, |rule| &rule.full_key);
-            if let Some(hold) = hold_of(limit, hits, name) {
+            if let Some(hold) = holds::hold_of(limit, hits, name) {
                 batch.hold(check, hold);
             }
         }
@@ -414,15 +408,6 @@ impl<'r> RuleMatch<'r> {
             _ => 0,
         }
     }
-}
-
-/// What a limit of this rule holds for a request. A refund holds nothing, but one at a time is held for any hits.
-fn hold_of(limit: &Limit, hits: Hits, rule_name: &str) -> Option<Hold> {
-    let rule = limit.hold.as_ref()?;
-    let holds = matches!(hits, Hits::Take(_)) || limit.algorithm.kind() == Kind::Concurrency;
-    let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0);
-    let hold = || Hold { rule: rule.clone(), rule_id: Holds::id_of(rule_name), estimate, found: None };
-    holds.then(hold)
 }
 
 /// The hits of a descriptor: of a limit that holds, the estimate.
