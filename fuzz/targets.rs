@@ -2,7 +2,7 @@
 //! with an independent parser if there is one.
 //!
 //! Compiled only for tests and fuzzers. `tests.rs` runs each target on a bounded number of mutated seeds; `fuzz/` runs them
-//! under libFuzzer, see `docs/fuzzing.md`. A target of a private parser is in the parser's module.
+//! under libFuzzer, see `docs/dev/fuzzing.md`. A target of a private parser is in the parser's module.
 
 #[cfg(test)]
 mod tests;

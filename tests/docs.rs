@@ -29,12 +29,12 @@ use markdown::{Block, blocks, links, slugs};
 
 #[test]
 fn the_settings_table_is_that_of_the_program() {
-    holds_table("docs/settings.md", "settings", &settings::markdown());
+    holds_table("docs/reference/settings.md", "settings", &settings::markdown());
 }
 
 #[test]
 fn the_table_of_memory_is_that_of_the_program() {
-    holds_table("docs/operating.md", "memory", &settings::memory::markdown());
+    holds_table("docs/reference/operating.md", "memory", &settings::memory::markdown());
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn the_metrics_table_is_that_of_the_program() {
         // Writing to a String cannot fail.
         let _ = writeln!(table, "| {} | {} |", cells.join(" | "), metric.help);
     }
-    holds_table("docs/metrics.md", "metrics", &table);
+    holds_table("docs/reference/metrics.md", "metrics", &table);
 }
 
 /// The folders of `crates/`, each above those that its crates may need.
@@ -277,12 +277,12 @@ fn every_alert_links_to_its_section_of_the_runbook() {
         .flat_map(|group| group["rules"].as_sequence().unwrap())
         .filter_map(|rule| Some((rule["alert"].as_str()?, rule["annotations"]["runbook_url"].as_str())))
         .collect();
-    let sections = slugs(&read("docs/runbook.md"));
+    let sections = slugs(&read("docs/reference/runbook.md"));
     assert!(alerts.len() > 10, "{alerts:?}");
     for (alert, url) in alerts {
         let section = alert.to_lowercase();
-        assert_eq!(url, Some(format!("docs/runbook.md#{section}").as_str()), "{alert}");
-        assert!(sections.contains(section.as_str()), "docs/runbook.md has no section {alert}");
+        assert_eq!(url, Some(format!("docs/reference/runbook.md#{section}").as_str()), "{alert}");
+        assert!(sections.contains(section.as_str()), "docs/reference/runbook.md has no section {alert}");
     }
 }
 
@@ -321,10 +321,10 @@ fn pages() -> Vec<String> {
         let name = |path: PathBuf| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
         pages.map(name).collect::<BTreeSet<_>>()
     };
-    ["", "docs", "deploy", "deploy/envoy-gateway", "deploy/istio", "deploy/helm/tollgate"]
-        .into_iter()
-        .flat_map(of)
-        .collect()
+    let shelves = ["docs", "docs/guide", "docs/reference", "docs/dev"];
+    let others =
+        ["", "deploy", "deploy/agent-router", "deploy/envoy-gateway", "deploy/istio", "deploy/helm/tollgate"];
+    others.into_iter().chain(shelves).flat_map(of).collect()
 }
 
 /// The rules files of a page. Other YAML has a word after `yaml`.

@@ -1,5 +1,5 @@
-//! Compares the five algorithms: writes the picture `docs/algorithms.svg`, and prints the figures of
-//! `docs/algorithms.md`, which are the same in every run.
+//! Compares the five algorithms: writes the picture `docs/reference/algorithms.svg`, and prints the figures of
+//! `docs/reference/algorithms.md`, which are the same in every run.
 //!
 //! ```text
 //! cargo run --example algorithms
@@ -13,7 +13,7 @@ mod picture;
 use std::{fs, io, path::Path};
 
 fn main() -> io::Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.svg");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/algorithms.svg");
     fs::write(path, picture::draw())?;
     print!("{}", errors::tables());
     Ok(())

@@ -54,7 +54,7 @@ fn requests_are_answered_as_recorded_and_leave_the_same_counters_in_redis() {
 }
 
 /// With `QUOTA_MODE` and `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`, an exhausted quota keeps the others from counting in the
-/// Go service, so that none of them ever refuses: see docs/differences.md.
+/// Go service, so that none of them ever refuses: see docs/reference/differences.md.
 const INTENDED_ANSWER: &str = "answers-101-11";
 
 fn unintended(case: &Value, found: Vec<String>) -> Vec<String> {
@@ -65,7 +65,7 @@ fn unintended(case: &Value, found: Vec<String>) -> Vec<String> {
     Vec::new()
 }
 
-/// A limit beyond 32 bits, which the Go service rejects and Tollgate accepts: see docs/differences.md.
+/// A limit beyond 32 bits, which the Go service rejects and Tollgate accepts: see docs/reference/differences.md.
 const INTENDED: &str = "rule-rpu-over";
 
 #[test]

@@ -1,5 +1,5 @@
 //! The pull requests of `envoyproxy/ratelimit` after the recorded answers: merged ones are the default, open ones have a
-//! variable. docs/differences.md lists them.
+//! variable. docs/reference/differences.md lists them.
 
 // 1190, and headers for the forwarded request.
 mod headers;

@@ -11,7 +11,7 @@ use crate::support::server::BINARY;
 
 use super::{output, read, root};
 
-const PAGE: &str = "docs/migration.md";
+const PAGE: &str = "docs/guide/migrate.md";
 
 #[test]
 fn the_commands_of_the_page_have_the_documented_results() {

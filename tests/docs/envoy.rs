@@ -1,4 +1,4 @@
-//! `docs/envoy.md`: every configuration runs in a real Envoy, and every request is typed.
+//! `docs/reference/envoy.md`: every configuration runs in a real Envoy, and every request is typed.
 
 use std::{fs, process::Command};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{BINARY, Block, blocks, compiled, read};
 use crate::support::{envoy::Envoy, server::Server};
 
-const PAGE: &str = "docs/envoy.md";
+const PAGE: &str = "docs/reference/envoy.md";
 
 /// What the page says before a session of requests, since the session before.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! `docs/openapi.yaml`, made from the routes of the admin API and the types of its requests and replies.
+//! `docs/reference/openapi.yaml`, made from the routes of the admin API and the types of its requests and replies.
 
 use std::{env, fs};
 
@@ -7,7 +7,7 @@ use regex::Regex;
 use schemars::{SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
-const PAGE: &str = "docs/openapi.yaml";
+const PAGE: &str = "docs/reference/openapi.yaml";
 
 #[test]
 fn the_openapi_document_is_made_from_routes_and_types() {
@@ -51,7 +51,7 @@ fn document() -> String {
         json!({"info": {
             "title": "Tollgate admin API",
             "version": "v1",
-            "description": "The state of a running service, and changes to it. See docs/admin.md.\n\nErrors are JSON with one member, \
+            "description": "The state of a running service, and changes to it. See docs/reference/admin.md.\n\nErrors are JSON with one member, \
                 `error`: the value seen and what is expected.\n",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         }}),

@@ -111,5 +111,5 @@ fn the_schema_refuses_what_the_reader_refuses() {
 
 #[test]
 fn the_modeline_is_documented() {
-    assert!(read("docs/rules.md").contains("# yaml-language-server: $schema="));
+    assert!(read("docs/reference/rules.md").contains("# yaml-language-server: $schema="));
 }

@@ -1,4 +1,4 @@
-//! Redis fails over, moves slots or loses its data while holds are open: what is lost is what docs/budgets.md says.
+//! Redis fails over, moves slots or loses its data while holds are open: what is lost is what docs/reference/holds.md says.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},

@@ -1,5 +1,5 @@
 //! Leases while Redis is lost, and when rules or clocks change. The simulator covers lost data, killed replicas, new masters,
-//! resets and the ends of windows: docs/simulation.md.
+//! resets and the ends of windows: docs/dev/simulation.md.
 
 use std::{cell::Cell, thread, time::Instant};
 

@@ -1,5 +1,5 @@
 //! Measures leases: four replicas on one Redis, 20 keys, limits and windows of several sizes, and demand that is even, on
-//! one replica or moving. `tests/lease/run` starts it; docs/leases.md has its table.
+//! one replica or moving. `tests/lease/run` starts it; docs/reference/leases.md has its table.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -436,7 +436,7 @@ fn picture() {
         println!("{mode}: {} admitted of a limit of {LIMIT}", admitted.len());
         (mode, admitted)
     });
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/leases.svg");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/leases.svg");
     std::fs::write(path, drawn(&lines)).expect("the picture can be written");
 }
 

@@ -36,7 +36,7 @@ descriptors:
 const COUNTERS: &str =
     "domain: d\ndescriptors:\n  - key: many\n    rate_limit: {unit: hour, requests_per_unit: 4000000}\n";
 
-/// The permissions that the rules above need according to docs/redis.md.
+/// The permissions that the rules above need according to docs/reference/redis.md.
 const ALL: &str = "+incrby +expire +get +evalsha +eval +set +ttl +time +mget +setex +setrange +lrange +lindex +llen \
                    +ltrim +del +rpush +ping +client|setname";
 
@@ -77,7 +77,7 @@ fn a_missing_permission_for_expire_is_logged_with_the_first_hit() {
         "error",
         "NOPERM",
         "'expire' command",
-        "docs/redis.md#permissions",
+        "docs/reference/redis.md#permissions",
         &redis.address(),
     ]);
     assert!(denied(&server, "expire") >= 1.0);
@@ -117,7 +117,7 @@ fn only_rules_that_need_a_denied_command_fail() {
     ask(&server.client(), "bucket").expect("a bucket is no list");
     ask(&server.client(), "log").expect_err("a log is one");
     // Redis says "can't run this command", Valkey "has no permissions to run the 'rpush' command".
-    server.wait_for_log(&["error", " run th", " command", "docs/redis.md#permissions"]);
+    server.wait_for_log(&["error", " run th", " command", "docs/reference/redis.md#permissions"]);
     assert!(never_reconnected(&server), "the connection is as good as it was");
 }
 
@@ -165,10 +165,10 @@ fn a_script_that_is_denied_any_of_its_commands_counts_nothing() {
     assert!(denials >= 15, "{denials}");
 }
 
-/// The patterns of docs/redis.md, without and with a prefix.
+/// The patterns of docs/reference/redis.md, without and with a prefix.
 #[test]
 fn the_documented_key_patterns_are_enough_for_rules_of_every_kind() {
-    let docs = include_str!("../../../docs/redis.md");
+    let docs = include_str!("../../../docs/reference/redis.md");
     let rules = super::OF_EACH_KIND.to_owned()
         + "  - {key: several, rate_limit: [{unit: year, requests_per_unit: 9}, {unit: day, requests_per_unit: 9}]}\n\
            \x20 - {key: budget, rate_limit: {unit: year, requests_per_unit: 9, hold: {amount: 1, ttl: 10m}}}\n\
@@ -176,7 +176,7 @@ fn the_documented_key_patterns_are_enough_for_rules_of_every_kind() {
     let prefixed = "~p:* ~tollgate:* &p:{tollgate}:changes";
     let plain = "~d_* ~{d_* ~{*}holds* ~{*}due ~{*}ended ~tollgate:* ~{tollgate* &{tollgate}:changes";
     for (prefix, patterns) in [("p:", prefixed), ("", plain)] {
-        assert!(docs.contains(&format!("`{patterns}`")), "{patterns} are not in docs/redis.md");
+        assert!(docs.contains(&format!("`{patterns}`")), "{patterns} are not in docs/reference/redis.md");
         let mut args = vec!["--user", "ann", "on", ">hush", "+@all", "resetchannels"];
         args.extend(patterns.split_whitespace());
         let redis = Redis::with(&args);
@@ -221,7 +221,7 @@ fn a_command_that_the_server_renamed_is_logged_once_with_its_cause() {
     let redis = Redis::with(&["--rename-command", "EXPIRE", ""]);
     let server = Setup::new().redis(&redis.env()).rules("d.yaml", RULES).start_healthy();
     ask(&server.client(), "many").expect("it counts");
-    server.wait_for_log(&["unknown command 'EXPIRE'", "docs/redis.md#permissions"]);
+    server.wait_for_log(&["unknown command 'EXPIRE'", "docs/reference/redis.md#permissions"]);
     let log = server.final_log();
     assert_eq!(log.matches("unknown command").count(), 1, "{log}");
 }

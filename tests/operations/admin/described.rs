@@ -1,4 +1,4 @@
-//! `docs/openapi.yaml`: it is valid, describes every call, and the replies match it.
+//! `docs/reference/openapi.yaml`: it is valid, describes every call, and the replies match it.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ const PYTHON: &str = "target/deploy-tools/bin/python";
 /// Checks the document with replies, each with its method, path and status.
 fn check(replies: &Value) {
     let mut child = Command::new(PYTHON)
-        .args(["tests/operations/admin/described.py", "docs/openapi.yaml"])
+        .args(["tests/operations/admin/described.py", "docs/reference/openapi.yaml"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -143,7 +143,7 @@ fn every_reply_matches_the_openapi_document() {
 #[test]
 fn the_openapi_document_has_all_calls() {
     let admin = Admin::start();
-    let text = fs::read_to_string("docs/openapi.yaml").unwrap();
+    let text = fs::read_to_string("docs/reference/openapi.yaml").unwrap();
     let document: Value = serde_yaml::from_str(&text).unwrap();
     for (path, calls) in document["paths"].as_object().unwrap() {
         let path = path.replace("{id}", "nothing");

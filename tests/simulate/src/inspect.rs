@@ -15,7 +15,7 @@ use crate::{
 };
 use overrides::Action;
 
-/// The time after which a change of overrides is in force on all replicas: docs/overrides.md.
+/// The time after which a change of overrides is in force on all replicas: docs/reference/overrides.md.
 const IN_FORCE: Micros = 3 * SECOND;
 
 /// The part of a demanded limit that may be unused, as a divisor: 0.5 %. Or a hit for each replica: a request that finds

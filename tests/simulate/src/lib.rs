@@ -1,4 +1,4 @@
-//! Runs replicas of the service under a seeded clock, network and Redis: docs/simulation.md.
+//! Runs replicas of the service under a seeded clock, network and Redis: docs/dev/simulation.md.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! Runs replicas of the service under a seeded clock, network and Redis: docs/simulation.md.
+//! Runs replicas of the service under a seeded clock, network and Redis: docs/dev/simulation.md.
 
 #![expect(clippy::cast_precision_loss, clippy::expect_used, reason = "figures for people, of a test")]
 

@@ -41,7 +41,7 @@ fn every_patch_applies_to_the_tree() {
 
 #[test]
 fn the_page_lists_every_patch_with_its_first_line() {
-    let page = fs::read_to_string(root().join("docs/simulation.md")).expect("the page");
+    let page = fs::read_to_string(root().join("docs/dev/simulation.md")).expect("the page");
     for (name, patch) in patches() {
         let text = fs::read_to_string(&patch).expect("text");
         let (what, rest) = text.split_once(".\n").expect("a sentence");
@@ -49,9 +49,12 @@ fn the_page_lists_every_patch_with_its_first_line() {
             rest.starts_with("finds: --"),
             "{name}: the second line has the arguments of the run that finds it"
         );
-        assert!(page.contains(&format!("\n| `{name}` | {what} | ")), "docs/simulation.md: {name}: {what}");
+        assert!(
+            page.contains(&format!("\n| `{name}` | {what} | ")),
+            "docs/dev/simulation.md: {name}: {what}"
+        );
     }
     let (_, rest) = page.split_once("<!-- plants -->").expect("a table");
     let (table, _) = rest.split_once("<!-- /plants -->").expect("its end");
-    assert_eq!(table.matches("\n| `").count(), patches().len(), "docs/simulation.md lists only these");
+    assert_eq!(table.matches("\n| `").count(), patches().len(), "docs/dev/simulation.md lists only these");
 }

@@ -3,7 +3,7 @@
 //! [`LeasedStore`] is Redis with leases in front of it. A request whose leases have room is decided at once; every
 //! other request is counted by Redis as if there were no leases. Hits are taken and returned in the background. So
 //! counters, keys and expiries are those of exact counting, a counter includes the hits leased from it, and no more
-//! than the limit is admitted. `rule` decides how much to lease, `table` holds the leases. docs/leases.md describes the
+//! than the limit is admitted. `rule` decides how much to lease, `table` holds the leases. docs/reference/leases.md describes the
 //! guarantee.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]

@@ -8,7 +8,7 @@ pub(super) const fn hint(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Auth => "; check REDIS_AUTH",
         FailureKind::Denied => {
-            "; the user lacks a permission, or the server the command: docs/redis.md#permissions"
+            "; the user lacks a permission, or the server the command: docs/reference/redis.md#permissions"
         }
         FailureKind::WritesDisabled => "; writes are disabled: see its log",
         FailureKind::Busy => "; a script runs for too long: see SCRIPT KILL",

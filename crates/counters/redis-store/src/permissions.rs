@@ -22,7 +22,7 @@ pub(super) fn key_advice(command: &str, key: &str) -> String {
         None if key.ends_with("}holds") => "{*}holds*".to_owned(),
         None => format!("{key}*"),
     };
-    format!("; {command} needs the key pattern ~{pattern}: docs/redis.md#permissions")
+    format!("; {command} needs the key pattern ~{pattern}: docs/reference/redis.md#permissions")
 }
 
 /// True for the denial of a key, as Redis 7.0 and later versions report it.

@@ -3,7 +3,7 @@
 //! Plain functions over a small state, with the time as an argument. `table` holds the states, and the store does the
 //! I/O. A lease admits only hits that were added to the counter before, so no choice made here admits more than the
 //! limit; it decides how many hits wait in one replica while another needs them. The constants come from a simulation,
-//! which docs/leases.md describes.
+//! which docs/reference/leases.md describes.
 
 mod pace;
 mod terms;

@@ -219,7 +219,7 @@ impl Api {
                 return Err(Problem::method_not_allowed(&head.method, path, "GET, HEAD"));
             }
             Found::Nothing => {
-                let message = format!("no such path: {path}; docs/admin.md lists the calls");
+                let message = format!("no such path: {path}; docs/reference/admin.md lists the calls");
                 return Err(Problem::new(StatusCode::NOT_FOUND, message));
             }
         };

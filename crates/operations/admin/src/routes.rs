@@ -66,7 +66,7 @@ pub enum Takes {
 macro_rules! routes {
     ($($name:ident: $method:ident $path:literal, $reads:ident $($action:literal)?, $handler:path, $summary:literal
         $(, takes $parameters:expr)? $(, body $body:ty)? $(, replies $($reply:ty)|+)? $(, fails $fails:expr)?;)*) => {
-        /// Every call. `docs/openapi.yaml` is made from them; a test compares the replies.
+        /// Every call. `docs/reference/openapi.yaml` is made from them; a test compares the replies.
         pub const ROUTES: &[Route] = &[$(Route {
             name: stringify!($name),
             method: Method::$method,

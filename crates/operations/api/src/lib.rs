@@ -1,6 +1,6 @@
 //! The requests and replies of the admin API: the one description of their shape.
 //!
-//! `admin` fills these types, the commands of `cli` read them, `fleet` publishes some of them, and `docs/openapi.yaml` is
+//! `admin` fills these types, the commands of `cli` read them, `fleet` publishes some of them, and `docs/reference/openapi.yaml` is
 //! made from them. A replica of another version may leave fields out or add some, so every field has a default and unknown
 //! ones are ignored. A parameter such as that of `KeyRefusals<E>` is for who has the same JSON in another form.
 

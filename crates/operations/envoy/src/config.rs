@@ -45,7 +45,7 @@ pub(super) struct Gateway<'t> {
     named_routes: HashMap<&'t str, Value<'t>>,
 }
 
-/// Envoy's default, which is short: docs/envoy.md.
+/// Envoy's default, which is short: docs/reference/envoy.md.
 const DEFAULT_TIMEOUT: Duration = Duration::from_millis(20);
 
 const MANAGER: &str = ".http_connection_manager.v3.HttpConnectionManager";
@@ -246,7 +246,7 @@ impl<'t> Gateway<'t> {
                 self.warn(
                     path,
                     message,
-                    "limit a path without its query: docs/envoy.md#per-path-without-its-query",
+                    "limit a path without its query: docs/reference/envoy.md#per-path-without-its-query",
                 );
             }
         }

@@ -256,7 +256,8 @@ fn no_filter(root: Value<'_>, found: &mut Diagnostics) {
         return;
     }
     let message = "this configuration has no rate limit filter, so Envoy sends nothing".to_owned();
-    let help = "add `envoy.filters.http.ratelimit` to `http_filters`, before the router: docs/envoy.md";
+    let help =
+        "add `envoy.filters.http.ratelimit` to `http_filters`, before the router: docs/reference/envoy.md";
     found.warning(root.place(), &Path::File, message, Some(help.to_owned()));
 }
 
@@ -278,7 +279,7 @@ fn cluster(root: Value<'_>, filter: &Filter<'_>, found: &mut Diagnostics) {
     if !speaks_http2 {
         let message =
             format!("the cluster {} has no `http2_protocol_options`, and gRPC needs HTTP/2", quoted(name));
-        let help = "add `typed_extension_protocol_options` as in docs/envoy.md".to_owned();
+        let help = "add `typed_extension_protocol_options` as in docs/reference/envoy.md".to_owned();
         found.warning(cluster.place(), &Path::File, message, Some(help));
     }
 }

@@ -1,4 +1,4 @@
-//! Lists of variables: the table of docs/settings.md and `tollgate settings`, the values in an environment for
+//! Lists of variables: the table of docs/reference/settings.md and `tollgate settings`, the values in an environment for
 //! `--effective`, and suggestions for misspelt names.
 //!
 //! Values are shown as texts, not parsed: [`Settings::read`](super::Settings::read) checks them. Secrets are masked.

@@ -1,7 +1,7 @@
 //! The budget of memory: one figure, `MEMORY_LIMIT`, of which every bound on memory is a share.
 //!
 //! [`Bound`] is the table. The defaults of the variables of single bounds come from it, and so do the table of
-//! docs/operating.md, `status`, and `tollgate_memory_bound_bytes`. The shares together, with [`BASE`], leave a quarter
+//! docs/reference/operating.md, `status`, and `tollgate_memory_bound_bytes`. The shares together, with [`BASE`], leave a quarter
 //! free: for what the allocator keeps, for the largest requests while they are decided, and for the kernel.
 
 use std::fmt::Write as _;
@@ -194,7 +194,7 @@ impl Memory {
         if sum > limit {
             let message = format!(
                 "the bounds together are {sum} bytes, of {limit}: when all of them are full, the process may be killed; \
-                 raise the limit or lower what is set (docs/operating.md#memory)"
+                 raise the limit or lower what is set (docs/reference/operating.md#memory)"
             );
             reader.warn(&vars::MEMORY_LIMIT, message);
         }

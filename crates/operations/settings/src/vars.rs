@@ -2,7 +2,7 @@
 //! the default, a parser if the type has several (`as`), and the description.
 //!
 //! A row defines everything about its variable: parsing and validation (`Reader::read`), `tollgate settings`,
-//! docs/settings.md, suggestions for misspelt names, and masking (`secret`, or `login` for an address that may contain
+//! docs/reference/settings.md, suggestions for misspelt names, and masking (`secret`, or `login` for an address that may contain
 //! one). Names are those of the Go service where it has the variable.
 
 use std::{path::PathBuf, time::Duration};

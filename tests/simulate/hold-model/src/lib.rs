@@ -1,4 +1,4 @@
-//! The protocol of holds of docs/budgets.md as a model: two replicas, three requests, one limit or two in different slots,
+//! The protocol of holds of docs/reference/holds.md as a model: two replicas, three requests, one limit or two in different slots,
 //! and every order of commands, replies and faults up to a bound.
 //!
 //! It is written after the page and not after the code: `ledger` has the store's side, this file what can happen and what

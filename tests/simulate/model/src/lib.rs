@@ -1,4 +1,4 @@
-//! The lease protocol of docs/leases.md as a model: two replicas, one counter with a small limit, and every order of
+//! The lease protocol of docs/reference/leases.md as a model: two replicas, one counter with a small limit, and every order of
 //! messages and faults up to a bound.
 //!
 //! It leaves out time (windows, expiry, idle leases), how many hits a lease asks for, refunds, several keys, a replica
@@ -20,7 +20,7 @@ use stateright::{Model, Property};
 
 pub const REPLICAS: usize = 2;
 
-/// A mistake in the protocol, or a fault that docs/leases.md excludes. Each violates a property.
+/// A mistake in the protocol, or a fault that docs/reference/leases.md excludes. Each violates a property.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Slip {
     /// Hits are returned to any counter that has enough of them, as after a flush.

@@ -7,7 +7,7 @@ use limit::Limits;
 
 const CASES: &str = include_str!("../../../../../tests/decision/golden/configs.jsonl");
 
-/// A limit beyond 32 bits, which is accepted here: see docs/differences.md.
+/// A limit beyond 32 bits, which is accepted here: see docs/reference/differences.md.
 const INTENDED: &str = "rule-rpu-over";
 
 fn cases() -> impl Iterator<Item = Value> {

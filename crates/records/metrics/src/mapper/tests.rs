@@ -91,7 +91,8 @@ fn maps_names_as_the_exporter_does() {
 
 #[test]
 fn the_example_of_the_manual_has_no_warnings() {
-    let (_, rest) = include_str!("../../../../../docs/statsd.md").split_once("```yaml mapper\n").unwrap();
+    let (_, rest) =
+        include_str!("../../../../../docs/reference/statsd.md").split_once("```yaml mapper\n").unwrap();
     assert_eq!(diagnostics(rest.split_once("```").unwrap().0), [""; 0]);
 }
 
