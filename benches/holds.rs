@@ -1,5 +1,5 @@
 //! What holds cost beside counts: `cargo bench --bench holds`, or `cargo bench --bench holds -- 9` for nine rounds. Linux only;
-//! prints the table of `docs/reference/holds.md`. Needs `redis-server`.
+//! prints the table of `docs/dev/holds.md`. Needs `redis-server`.
 //!
 //! Each request asks twice through the gRPC port: it holds and settles a second later, or it counts twice by the same rules
 //! without `hold`. The services take turns, round by round, so that other load on the machine affects both. CPU is that of the

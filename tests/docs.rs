@@ -15,6 +15,7 @@ use rules::{CompileOptions, Compiled, SourceFile, compile};
 
 use crate::support::{
     clock::{self, Clock},
+    ports::free_port,
     server::{BINARY, Server, Setup},
 };
 
@@ -47,6 +48,36 @@ fn the_metrics_table_is_that_of_the_program() {
         let _ = writeln!(table, "| {} | {} |", cells.join(" | "), metric.help);
     }
     holds_table("docs/reference/metrics.md", "metrics", &table);
+}
+
+#[test]
+fn the_table_of_commands_is_that_of_the_help() {
+    let output = Command::new(BINARY).arg("--help").env("COLUMNS", "400").output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let mut table = "| command | what it does |\n|---|---|\n".to_owned();
+    for line in commands.lines().take_while(|line| line.starts_with("  ")) {
+        let (name, about) = line.trim().split_once(' ').unwrap();
+        if name != "help" {
+            // Writing to a String cannot fail.
+            let _ = writeln!(table, "| `tollgate {name}` | {} |", about.trim());
+        }
+    }
+    holds_table("docs/reference/cli.md", "commands", &table);
+}
+
+#[test]
+fn the_table_of_calls_is_that_of_the_admin_api() {
+    let mut table = "| call | what it does |\n|---|---|\n".to_owned();
+    for route in admin::ROUTES {
+        let summary = route.summary.split_once(". ").map_or(route.summary, |(first, _)| first);
+        let query: Vec<_> = route.parameters.iter().map(|parameter| format!("{}=", parameter.name)).collect();
+        let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+        let call = format!("{} {}{query}", route.method, route.path);
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| `{call}` | {}. |", summary.trim_end_matches('.'));
+    }
+    holds_table("docs/reference/admin.md", "calls", &table);
 }
 
 /// The folders of `crates/`, each above those that its crates may need.
@@ -172,7 +203,8 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
     let setup = good.fold(Setup::new().rules("lesson.yaml", &lesson), |setup, block| {
         setup.rules(&format!("line-{}.yaml", block.line), &block.text)
     });
-    let server = setup.start();
+    let admin = format!("127.0.0.1:{}", free_port());
+    let server = setup.env("ADMIN_ADDR", &admin).start();
     let is_other = |block: &Block| ["jsonl", "csv"].iter().any(|language| block.is(language));
     let others = blocks(&read(page)).into_iter();
     let others = others.filter(|block| is_other(block) || block.is("yaml") && !block.is_rules_file());
@@ -186,8 +218,15 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
     let steps =
         consoles.iter().flat_map(|block| block.steps().into_iter().map(move |step| (block.line, step)));
     let mut differences = Vec::new();
+    // The ids of holds on the page, and those that the server drew instead.
+    let mut ids: Vec<(String, String)> = Vec::new();
     for (line, (command, shown)) in steps {
-        let (said, code) = type_command(&server, &command);
+        let drawn = |text: String| ids.iter().fold(text, |text, (page, server)| text.replace(page, server));
+        let (command, shown) = (drawn(command), drawn(shown));
+        let (said, code) = type_command(&server, &admin, &command);
+        let new = hold(&shown).zip(hold(&said));
+        let shown = new.as_ref().map_or(shown.clone(), |(page, server)| shown.replace(page, server));
+        ids.extend(new);
         let fails = ["OVER_LIMIT", "error", "unknown domain"];
         let fails = fails.iter().any(|begin| shown.starts_with(begin))
             || shown.lines().next().is_some_and(|line| line.contains(": no rule matches: "))
@@ -202,8 +241,8 @@ fn play(page: &str, consoles: &[Block]) -> Vec<String> {
 }
 
 /// The output and the exit code of a command of a page. `request` queries the server, `check` and `explain` read the files
-/// of the page. Variables may precede the command.
-fn type_command(server: &Server, command: &str) -> (String, Option<i32>) {
+/// of the page, the others ask the admin API. Variables may precede the command.
+fn type_command(server: &Server, admin: &str, command: &str) -> (String, Option<i32>) {
     let (variables, arguments) = command.split_once("tollgate ").expect("consoles show tollgate alone");
     let variables = variables.split_whitespace().filter_map(|word| word.split_once('='));
     let mut words = words(arguments);
@@ -212,9 +251,21 @@ fn type_command(server: &Server, command: &str) -> (String, Option<i32>) {
     }
     let shown = server.dir().join("shown");
     fs::create_dir_all(&shown).unwrap();
-    let output = Command::new(BINARY).args(words).envs(variables).current_dir(shown).output().unwrap();
+    let output = Command::new(BINARY)
+        .args(words)
+        .env("ADMIN_ADDR", admin)
+        .envs(variables)
+        .current_dir(shown)
+        .output()
+        .unwrap();
     let said = [output.stdout, output.stderr].concat();
     (String::from_utf8(said).unwrap(), output.status.code())
+}
+
+/// The id of a hold in a response.
+fn hold(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("\"hold\":\"")?;
+    Some(rest.split_once('"')?.0.to_owned())
 }
 
 /// The words of a command line, with single quotes.
@@ -290,6 +341,29 @@ fn every_alert_links_to_its_section_of_the_runbook() {
 fn the_readme_is_short() {
     let words = read("README.md").split_whitespace().count();
     assert!(words < 1200, "{words} words");
+}
+
+#[test]
+fn guides_are_short() {
+    for page in pages().into_iter().filter(|page| page.starts_with("docs/guide/")) {
+        let words = read(&page).split_whitespace().count();
+        assert!(words <= 1200, "{page} has {words} words");
+    }
+}
+
+#[test]
+fn the_way_in_and_the_contents_of_the_site_have_every_page() {
+    for index in ["docs/README.md", "docs/SUMMARY.md"] {
+        let links: BTreeSet<_> = links(&read(index)).into_iter().collect();
+        for page in pages() {
+            let Some(path) = page.strip_prefix("docs/").filter(|path| path.contains('/')) else { continue };
+            assert!(links.contains(path), "{index} has no link to {path}");
+            let title = read(&page).lines().next().unwrap_or_default().trim_start_matches("# ").to_owned();
+            let is_named =
+                index != "docs/SUMMARY.md" || read(index).contains(&format!("- [{title}]({path})\n"));
+            assert!(is_named, "{index}: {path} is called {title}");
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! The cost of TLS on the gRPC port: `cargo bench --bench tls`, or `cargo bench --bench tls -- 25` for 25 rounds. Linux only;
-//! prints the two tables of `docs/reference/tls.md`.
+//! prints the two tables of `docs/dev/figures.md`.
 //!
 //! Starts the real binary with plaintext, with TLS, with an RSA key if `openssl` is installed, and with mutual TLS, and sends
 //! requests to each in turn, round by round, so that other load on the machine affects all of them. The services have one

@@ -28,7 +28,7 @@ struct Outcome {
     busiest: usize,
 }
 
-/// The tables of `docs/reference/algorithms.md`.
+/// The tables of `docs/dev/figures.md`.
 pub(crate) fn tables() -> String {
     let window = Window::from(Unit::Minute);
     let outcomes: Vec<(&str, Vec<Outcome>)> = kinds()

@@ -1,5 +1,5 @@
 //! Compares the five algorithms: writes the picture `docs/reference/algorithms.svg`, and prints the figures of
-//! `docs/reference/algorithms.md`, which are the same in every run.
+//! `docs/dev/figures.md`, which are the same in every run.
 //!
 //! ```text
 //! cargo run --example algorithms

@@ -4,7 +4,7 @@
 mod differential;
 // A lost Redis, changed rules, and a clock that is set back.
 mod faults;
-// The table of docs/reference/leases.md; not part of the suite.
+// The table of docs/dev/figures.md; not part of the suite.
 mod measure;
 // Several replicas on one counter.
 mod replicas;

@@ -40,6 +40,8 @@ mod upgrade;
 pub(crate) mod several;
 // A Redis that is slower than its callers, or stalls.
 mod overload;
+// What a decision costs Redis, for its size; not part of the suite.
+mod sizing;
 // The service that starts before its Redis.
 mod start;
 // Every way to reach a Redis.

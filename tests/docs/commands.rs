@@ -65,7 +65,7 @@ fn every_change_shown_is_made() {
     let setup = Setup::new().rules("shop.yaml", RULES).rules("budget.yaml", BUDGET);
     let _server = setup.env("ADMIN_ADDR", &admin).start();
     let mut changes = 0;
-    for page in ["docs/reference/overrides.md", "docs/reference/runbook.md", "docs/reference/envoy.md"] {
+    for page in ["docs/reference/overrides.md", "docs/reference/runbook.md", "docs/guide/incident.md"] {
         for command in typed(&read(page)) {
             let Some(arguments) = arguments(&command) else { continue };
             // The file of an import is not on the page.

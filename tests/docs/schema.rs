@@ -1,12 +1,12 @@
 //! The JSON Schema of `tollgate schema`: it accepts every rules file of the docs and the deployments, as an editor reads it,
 //! and refuses what a newcomer mistypes.
 
-use std::{fs, path::Path, process::Command};
+use std::{collections::BTreeSet, fmt::Write as _, fs, path::Path, process::Command};
 
 use jsonschema::Validator;
 use serde_json::Value;
 
-use super::{BINARY, pages, read, root, rules_files};
+use super::{BINARY, holds_table, pages, read, root, rules_files};
 
 fn validator() -> Validator {
     let output = Command::new(BINARY).arg("schema").output().unwrap();
@@ -112,4 +112,91 @@ fn the_schema_refuses_what_the_reader_refuses() {
 #[test]
 fn the_modeline_is_documented() {
     assert!(read("docs/reference/rules.md").contains("# yaml-language-server: $schema="));
+}
+
+/// Every key of a rules file: where it stands, its name, and the section that explains it.
+const FIELDS: [(&str, &str, &str); 40] = [
+    ("file", "domain", "#a-file"),
+    ("file", "descriptors", "#a-file"),
+    ("file", "on_store_failure", "#store-failure-policy"),
+    ("descriptor", "key", "#matching"),
+    ("descriptor", "value", "#matching"),
+    ("descriptor", "descriptors", "#matching"),
+    ("descriptor", "rate_limit", "#limits"),
+    ("descriptor", "share_threshold", "#wildcards"),
+    ("descriptor", "shadow_mode", "#shadow-mode"),
+    ("descriptor", "quota_mode", "#quotas"),
+    ("descriptor", "overrides_only", "overrides.md#limits-per-customer"),
+    ("descriptor", "over_limit_body", "responses.md#a-body"),
+    ("descriptor", "metadata", "#metadata"),
+    ("descriptor", "detailed_metric", "metrics.md#the-name-of-a-rule"),
+    ("descriptor", "value_to_metric", "metrics.md#the-name-of-a-rule"),
+    ("limit", "unit", "#windows"),
+    ("limit", "requests_per_unit", "#limits"),
+    ("limit", "unlimited", "#exemptions-and-unlimited-rules"),
+    ("limit", "name", "#limits"),
+    ("limit", "replaces", "#replacing-limits"),
+    ("limit", "unit_multiplier", "#windows"),
+    ("limit", "algorithm", "#algorithms"),
+    ("limit", "burst", "#algorithms"),
+    ("limit", "counting", "leases.md"),
+    ("limit", "calendar", "#calendars"),
+    ("limit", "schedule", "#schedules"),
+    ("limit", "hold", "holds.md"),
+    ("replaces", "name", "#replacing-limits"),
+    ("calendar", "time_zone", "#calendars"),
+    ("calendar", "week_start", "#calendars"),
+    ("calendar", "anchor_day", "#calendars"),
+    ("schedule", "days", "#schedules"),
+    ("schedule", "from", "#schedules"),
+    ("schedule", "to", "#schedules"),
+    ("schedule", "time_zone", "#schedules"),
+    ("schedule", "requests_per_unit", "#schedules"),
+    ("hold", "amount", "holds.md#fields"),
+    ("hold", "ttl", "holds.md#fields"),
+    ("hold", "unknown", "holds.md#fields"),
+    ("hold", "in", "holds.md#fields"),
+];
+
+#[test]
+fn the_table_of_fields_is_that_of_the_schema() {
+    let output = Command::new(BINARY).arg("schema").output().unwrap();
+    let schema: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |place: &str| match place {
+        "file" => schema["properties"].as_object().unwrap(),
+        place => schema["definitions"][place]["properties"].as_object().unwrap(),
+    };
+    let mut table = "| field | of | accepts | meaning |\n|---|---|---|---|\n".to_owned();
+    for (place, name, section) in FIELDS {
+        let field = of(place).get(name).unwrap_or_else(|| panic!("the schema has no {name} of {place}"));
+        let meaning = field["description"].as_str().unwrap();
+        let place = if place == "limit" { "`rate_limit`".to_owned() } else { format!("`{place}`") };
+        let place = place.replace("`file`", "file").replace("`descriptor`", "descriptor");
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "| [`{name}`]({section}) | {place} | {} | {meaning} |", accepted(field));
+    }
+    let places: BTreeSet<&str> = FIELDS.iter().map(|(place, ..)| *place).collect();
+    let known: usize = places.into_iter().map(|place| of(place).len()).sum();
+    assert_eq!(known, FIELDS.len(), "the schema has other fields than FIELDS");
+    holds_table("docs/reference/rules.md", "fields", &table);
+}
+
+/// What a field accepts, in words.
+fn accepted(field: &Value) -> String {
+    let names = field["anyOf"][0]["enum"].as_array();
+    let range = (field["minimum"].as_u64(), field["maximum"].as_u64());
+    match (names, range) {
+        (Some(names), _) => {
+            let names: Vec<_> = names.iter().map(|name| format!("`{}`", name.as_str().unwrap())).collect();
+            names.join(", ")
+        }
+        (_, (Some(least), Some(most))) => format!("{least} to {most}"),
+        _ if field["enum"].is_array() => "flag".to_owned(),
+        _ if field["pattern"].as_str().is_some_and(|pattern| pattern.contains(':')) => "time".to_owned(),
+        _ if field["allOf"].is_array() || field["type"].to_string().contains("object") => "map".to_owned(),
+        _ if field["then"].is_object() => "map, list".to_owned(),
+        _ if field["type"].to_string() == r#"["array","null"]"# => "list".to_owned(),
+        _ if field["type"].to_string().contains("array") => "text, list".to_owned(),
+        _ => "text".to_owned(),
+    }
 }

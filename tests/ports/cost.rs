@@ -1,7 +1,7 @@
 //! What a peer can make the service spend: CPU time, memory, and the waits of others, for each byte that it sends.
 //!
 //! [`grammar`] composes connection scripts of HTTP/2, [`attack`] runs them and [`meter`] measures. `tests/cost/run` runs
-//! all scripts against the release binary; docs/reference/security.md has its table. The suite runs some of them for a moment, with
+//! all scripts against the release binary; docs/dev/cost.md has its table. The suite runs some of them for a moment, with
 //! bounds that hold on a busy machine.
 
 use std::{env, iter, path::Path, time::Duration};

@@ -1,5 +1,5 @@
 //! A soak test: three replicas with Redis and one with counters in memory, for minutes, under all faults of the other
-//! tests at once. `tests/soak/run` starts it; docs/reference/security.md has its table.
+//! tests at once. `tests/soak/run` starts it; docs/dev/cost.md has its table.
 //!
 //! [`load`] sends requests and classifies the responses, [`disturbance`] injects faults, and [`report`] makes the table.
 

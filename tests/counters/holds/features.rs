@@ -1,4 +1,4 @@
-//! Every feature beside holds: the table of docs/reference/holds.md.
+//! Every feature beside holds: the table of docs/dev/holds.md.
 
 use std::time::Duration;
 

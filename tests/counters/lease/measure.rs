@@ -1,5 +1,5 @@
 //! Measures leases: four replicas on one Redis, 20 keys, limits and windows of several sizes, and demand that is even, on
-//! one replica or moving. `tests/lease/run` starts it; docs/reference/leases.md has its table.
+//! one replica or moving. `tests/lease/run` starts it; docs/dev/figures.md has its table.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

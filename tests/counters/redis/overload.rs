@@ -214,7 +214,7 @@ fn only_the_load_above_the_rate_of_redis_is_rejected() {
     assert!(most <= f64::from(4 * PER_SECOND), "{most} checks wait for longer than they may");
 }
 
-/// Prints the rate of responses in time at several loads: a table for docs/reference/redis.md.
+/// Prints the rate of responses in time at several loads: a table for docs/dev/figures.md.
 #[test]
 #[ignore = "a measurement, on a machine that does nothing else"]
 fn figures() {

@@ -1,4 +1,4 @@
-//! The measurements of the soak test, as the table of docs/reference/security.md.
+//! The measurements of the soak test, as the table of docs/dev/cost.md.
 
 use std::fmt;
 

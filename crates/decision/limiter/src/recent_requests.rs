@@ -20,7 +20,7 @@ use faults::mutex::lock;
 use metrics::ShardCount;
 use recent::KeyValues;
 
-/// Requests recorded in a second, over all workers. A line costs half a microsecond (docs/reference/replay.md), so lines take at most
+/// Requests recorded in a second, over all workers. A line costs half a microsecond (docs/dev/figures.md), so lines take at most
 /// 0.1 % of a core.
 const MAX_A_SECOND: u64 = 1_000;
 
