@@ -1,6 +1,8 @@
 //! What a decision costs Redis by kind of limit: the table of docs/reference/redis.md#sizing. Not part of the suite:
 //! `cargo test --test all redis::sizing -- --ignored --nocapture`.
 
+#![expect(clippy::cast_precision_loss, reason = "a test's numbers are small")]
+
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,
@@ -123,7 +125,6 @@ fn monitored(port: u16) -> Arc<AtomicU64> {
 }
 
 /// The commands since then, once all of them have been read.
-#[expect(clippy::cast_precision_loss, reason = "some thousands")]
 fn commands(sent: &AtomicU64, before: u64) -> f64 {
     let mut seen = 0;
     while seen != sent.load(Relaxed) {
