@@ -20,6 +20,7 @@ mod outcome;
 mod over_limit_cache;
 mod plan;
 mod preview;
+mod quota;
 mod quota_groups;
 mod recent_requests;
 mod replacement;
@@ -50,6 +51,7 @@ pub use observer::{Holding, Observed, ObservedDescriptor, ObservedLimit, Observe
 pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
 use overrides::Index;
 pub use preview::{OverrideLimit, Preview, preview};
+pub use quota::{QuotaBucket, QuotaLimit, QuotaRule, Reserved};
 use recent::{Recent, RuleInfo};
 pub use recent_requests::{RecentRequests, Recording};
 pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
