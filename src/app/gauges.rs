@@ -22,7 +22,7 @@ pub fn documentation() -> Vec<Metric> {
     [
         [rows::RULES, rows::REQUESTS, rows::HITS, rows::SERVICE].concat(),
         [LOCAL_CACHE, rows::POOL, rows::PER_SECOND_POOL, rows::REDIS, rows::MEMCACHED, rows::LEASES].concat(),
-        [DECISION_LOG, REQUEST_LOG, TOP, TLS, SPANS, RULES, LIMITS, XDS, rows::STORE, OVERRIDES, MEMORY]
+        [DECISION_LOG, REQUEST_LOG, TOP, QUOTAS, TLS, SPANS, RULES, LIMITS, XDS, rows::STORE, OVERRIDES, MEMORY]
             .concat(),
         [rows::SERIES, rows::PROCESS].concat(),
     ]
@@ -66,6 +66,10 @@ rows! { TOP = top(refused: &TopSeries, shadowed: &TopSeries)
     Gauge "tollgate_top_shadowed_hits" ["domain", "rule", "descriptor"]
         = shadowed.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
         "Hits over the limit that shadow mode allowed, of the keys with the most of them in the last two to four minutes; absent without METRICS_TOP_KEYS.";
+}
+
+rows! { QUOTAS = quotas(buckets: usize)
+    Gauge "tollgate_quota_buckets" = buckets; "Buckets of which this replica assigns quotas to Envoys.";
 }
 
 rows! { TLS = tls(usage: &TlsUsage)
@@ -161,6 +165,7 @@ impl App {
         }
         let [refused, shadowed] = self.top();
         top(samples, &refused, &shadowed);
+        quotas(samples, self.quotas.buckets());
         self.tls.iter().for_each(|part| tls(samples, &part.usage()));
         self.tracer.iter().for_each(|tracer| spans(samples, tracer.counts()));
         let (state, index) = (self.source.state(), self.keeper.index());

@@ -136,6 +136,11 @@ impl Batch {
         self.checks[index].fit = fit;
     }
 
+    /// Replaces the hits of every check.
+    pub fn set_hits(&mut self, hits: Hits) {
+        self.checks.iter_mut().for_each(|check| check.hits = hits);
+    }
+
     /// The request passes, whatever is over its limit.
     pub fn refuse_nothing(&mut self) {
         self.checks.iter_mut().for_each(|check| check.fit = Fit::Always);

@@ -186,6 +186,7 @@ pub struct Limiter {
     observer: Option<Arc<dyn Observer>>,
     store_failures_log: LogThrottle,
     bad_requests_log: LogThrottle,
+    quota_log: LogThrottle,
 }
 
 impl Limiter {
@@ -215,6 +216,7 @@ impl Limiter {
             observer: None,
             store_failures_log: LogThrottle::new(10),
             bad_requests_log: LogThrottle::new(1),
+            quota_log: LogThrottle::new(60),
         }
     }
 
