@@ -5,7 +5,7 @@ use super::Limiter;
 use clock::Time;
 
 /// A bucket's id in a domain, with its entries in any order.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QuotaBucket {
     pub domain: Box<str>,
     pub entries: Box<[(Box<str>, Box<str>)]>,
