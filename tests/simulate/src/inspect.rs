@@ -38,6 +38,7 @@ impl Simulation {
         self.check_counters();
         self.check_overrides();
         self.check_streams();
+        self.check_envoys();
     }
 
     /// The counters in use expire, and have every hit.
