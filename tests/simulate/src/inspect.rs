@@ -133,6 +133,7 @@ impl Simulation {
         self.check_metrics();
         self.check_late();
         self.check_all_refused();
+        self.check_unused_by_envoys();
     }
 
     fn check_recovery(&self) {
