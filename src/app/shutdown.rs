@@ -54,9 +54,6 @@ const LAST_STEPS: Duration = Duration::from_millis(1250);
 /// The part of [`LAST_STEPS`] that stays for the sinks while clients of the HTTP ports do not read.
 const LAST_SENDS: Duration = Duration::from_millis(500);
 
-/// The maximum time to extend the quotas of Envoys, for which the store is asked.
-const LAST_QUOTAS: Duration = Duration::from_secs(1);
-
 /// The maximum time of the last flush to the sinks and the logs of decisions and requests, which may not respond.
 const LAST_FLUSH: Duration = Duration::from_secs(3);
 
@@ -95,8 +92,6 @@ impl Running {
         let Senders { app, workers, .. } = &*self.senders;
         app.health.set(Part::Running, false);
         sleep(delay).await;
-        // Before the streams end, so that Envoys have quotas until they are on another replica.
-        let _ = timeout_at(begun + LAST_QUOTAS, app.quotas.close()).await;
         let _ = self.drain.send(true);
         let drained = async {
             let _ = self.accepting.await;

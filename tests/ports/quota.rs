@@ -201,7 +201,6 @@ fn buckets_are_bounded_for_each_stream_and_in_all() {
             let open = server.count("tollgate_quota_streams_open");
             holds(open == 0, || format!("{open} streams"))
         });
-        assert_eq!(server.count("tollgate_quota_streams_opened_total"), 2);
     });
 }
 
@@ -356,5 +355,4 @@ fn a_connection_has_a_few_streams() {
     client.call(33, PATH);
     let end = client.end_of(33);
     assert!(end.contains("too many streaming calls"), "{end}");
-    assert_eq!(server.count("tollgate_quota_streams_open"), 16);
 }

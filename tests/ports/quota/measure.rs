@@ -152,7 +152,7 @@ impl Fleet {
 
     fn calls(&self) -> usize {
         let of = |server: &Server| {
-            let actions = ["tokens", "allow", "deny", "abandon"]
+            let actions = ["grant", "renew", "allow", "deny", "abandon"]
                 .map(|action| server.count(&format!("tollgate_quota_actions_total{{action=\"{action}\"}}")));
             server.count("tollgate_quota_reports_total") + actions.iter().sum::<usize>()
         };

@@ -22,7 +22,7 @@ use metrics::{QuotaRefused, ResponseCode, RuleCounter};
 use rules::model::Domain;
 
 /// A bucket's id in a domain, with its entries in any order.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QuotaBucket {
     pub domain: Box<str>,
     pub entries: Box<[(Box<str>, Box<str>)]>,
@@ -122,11 +122,7 @@ impl Limiter {
     ///
     /// The counters are read first: a fixed window would count what it has no room for, and refuse other callers.
     pub async fn reserve(&self, bucket: &QuotaBucket, hits: u64, at: Time) -> Reserved {
-        let reserved = self.reserve_or_why_not(bucket, hits, at).await.unwrap_or_else(|instead| instead);
-        if let Reserved::Hits(hits) = reserved {
-            self.stats.quotas().reserved_hits.add(hits);
-        }
-        reserved
+        self.reserve_or_why_not(bucket, hits, at).await.unwrap_or_else(|instead| instead)
     }
 
     async fn reserve_or_why_not(
@@ -187,7 +183,6 @@ impl Limiter {
         // What is not given back to a lost store is not admitted again: no limit is exceeded by it.
         if self.count_bucket(&mut bucket, refund, Counting::Always, at.max(now)).await.is_ok() {
             self.remember_over(&bucket.planned.batch, now);
-            self.stats.quotas().returned_hits.add(hits);
         }
     }
 
@@ -267,6 +262,8 @@ impl Limiter {
         let context = plan::Context { stats: &self.stats, closes: false, names: self.names };
         let scope = self.scope(&served, &replacements, at);
         plan::plan(&request, Some(domain), scope, &mut planned, &context);
+        let ahead = at.micros().saturating_sub(self.now().micros()).div_ceil(1_000_000);
+        planned.batch.set_ahead(u8::try_from(ahead).unwrap_or(u8::MAX));
         Some(BucketPlan { request, served, replacements, planned })
     }
 

@@ -63,7 +63,7 @@ pub use self::{
     names::{Metric, MetricType, RuleCounter},
     page::{Samples, Value},
     prometheus::{CONTENT_TYPE, Gauges},
-    quotas::{QuotaAction, QuotaRefused, Quotas},
+    quotas::{QuotaRefused, Quotas},
     rule::RuleStats,
     service::{
         AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,

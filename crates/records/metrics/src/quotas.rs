@@ -1,17 +1,6 @@
-//! Metrics of limits that are divided among Envoys (RLQS): streams, reports, and the actions that answer them.
+//! Metrics of what Envoys report, among which limits are divided (RLQS).
 
 use super::shard::Counter;
-
-text::named! {
-    /// The actions of a response, by what they assign.
-    pub enum QuotaAction {
-        /// A token bucket.
-        Tokens = "tokens",
-        AllowAll = "allow",
-        DenyAll = "deny",
-        Abandon = "abandon",
-    }
-}
 
 text::named! {
     /// Why a bucket of a report is not divided.
@@ -33,30 +22,14 @@ text::named! {
 
 #[derive(Default)]
 pub struct Quotas {
-    pub streams_opened: Counter,
-    /// Counted in place of the open ones because a number that only grows can be sharded.
-    pub streams_closed: Counter,
     pub reports: Counter,
     pub allowed_hits: Counter,
     pub denied_hits: Counter,
-    pub reserved_hits: Counter,
-    pub returned_hits: Counter,
-    actions: [Counter; QuotaAction::ALL.len()],
     refused: [Counter; QuotaRefused::ALL.len()],
 }
 
 impl Quotas {
-    pub fn actions(&self, action: QuotaAction) -> &Counter {
-        &self.actions[action as usize]
-    }
-
     pub fn refused(&self, reason: QuotaRefused) -> &Counter {
         &self.refused[reason as usize]
-    }
-
-    /// The closed ones are read first, so that there are never fewer than none.
-    pub fn streams_open(&self) -> u64 {
-        let closed = self.streams_closed.get();
-        self.streams_opened.get().saturating_sub(closed)
     }
 }

@@ -3,7 +3,7 @@
 use std::env::consts::{ARCH, OS};
 
 use super::{
-    HoldBound, HoldEnd, LeaseUsage, PoolUsage, QuotaAction, QuotaRefused, ResponseCode, Stats, StoreKind, StoreUsage,
+    HoldBound, HoldEnd, LeaseUsage, PoolUsage, QuotaRefused, ResponseCode, Stats, StoreKind, StoreUsage,
     domains::UNMATCHED_DESCRIPTORS,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, Unauthorized},
 };
@@ -106,26 +106,15 @@ rows! { pub SERVICE = service(stats: &Stats)
     Counter "tollgate_holds_refused_total" ["bound"]
         = HoldBound::ALL.map(|bound| ([bound.name()], stats.holds.refused(bound).get()));
         "What a bound of holds refused: holds beyond HOLDS_MAX, HOLDS_MAX_PER_COUNTER or HOLDS_MAX_BYTES; slots of a cluster; settles and ends beyond HOLDS_MAX_QUEUED, which are lost.";
-    Gauge "tollgate_quota_streams_open" = stats.quotas.streams_open();
-        "Open streams of Envoys among which limits are divided (RLQS).";
-    Counter "tollgate_quota_streams_opened_total" = stats.quotas.streams_opened.get();
-        "Opened streams of Envoys among which limits are divided.";
     Counter "tollgate_quota_reports_total" = stats.quotas.reports.get(); "Usage reports of Envoys.";
     Counter "tollgate_quota_reported_hits_total" ["outcome"] = [
             (["allowed"], stats.quotas.allowed_hits.get()),
             (["denied"], stats.quotas.denied_hits.get()),
         ];
         "Requests that Envoys reported, by what they did.";
-    Counter "tollgate_quota_actions_total" ["action"]
-        = QuotaAction::ALL.map(|action| ([action.name()], stats.quotas.actions(action).get()));
-        "Assignments sent to Envoys: tokens; allow and deny for all requests; abandon, which ends one.";
     Counter "tollgate_quota_refused_total" ["reason"]
         = QuotaRefused::ALL.map(|reason| ([reason.name()], stats.quotas.refused(reason).get()));
         "Reported buckets that were assigned nothing because of their ids, a bound on buckets, or a rule that holds.";
-    Counter "tollgate_quota_reserved_hits_total" = stats.quotas.reserved_hits.get();
-        "Hits taken from counters ahead of time, to assign them to Envoys.";
-    Counter "tollgate_quota_returned_hits_total" = stats.quotas.returned_hits.get();
-        "Reserved hits that were given back unassigned.";
     Counter "tollgate_admin_changes_total" ["action", "result"] = stats.service.admin_changes.totals();
         "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
     Counter "tollgate_admin_unauthorized_total" ["reason"]

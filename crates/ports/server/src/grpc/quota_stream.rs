@@ -12,9 +12,9 @@ use tonic::Status;
 use super::status::{self, Failure, rejected};
 use crate::wire::quota::{self as wire, ReportField};
 use limiter::{Limiter, RequestError};
-use metrics::{QuotaAction, QuotaRefused, Stats};
+use metrics::{QuotaRefused, Stats};
 use proto::{envoy::service::rate_limit_quota::v3::RateLimitQuotaResponse, protobuf::Malformed};
-use quota::{Action, BucketAction, Quotas, Refused, Strategy, Stream, Usage};
+use quota::{Quotas, Refused, Stream};
 
 /// The maximum size of the keys and values of a bucket's id, and of a domain: `QUOTA_MAX_BUCKETS` of them are kept.
 const MAX_ID_BYTES: usize = 1024;
@@ -39,7 +39,6 @@ pub(super) struct QuotaStream {
 
 impl QuotaStream {
     pub(super) fn new(parts: QuotaParts) -> Self {
-        parts.stats.quotas().streams_opened.increment();
         Self { parts, domain: Box::default(), stream: None }
     }
 
@@ -97,8 +96,7 @@ impl QuotaStream {
         } else if bytes > MAX_ID_BYTES {
             Some(QuotaRefused::IdTooLarge)
         } else {
-            let usage = Usage { bucket: &usage.entries, allowed: usage.allowed, denied: usage.denied };
-            stream.report(usage).err().map(|refused| match refused {
+            stream.report(&usage.entries, usage.allowed, usage.denied).err().map(|refused| match refused {
                 Refused::TooManyBuckets => QuotaRefused::TooManyBuckets,
                 Refused::TooManyOfStream => QuotaRefused::TooManyOfStream,
             })
@@ -116,24 +114,7 @@ impl QuotaStream {
     pub(super) fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<RateLimitQuotaResponse> {
         let Some(stream) = &mut self.stream else { return Poll::Pending };
         let actions = ready!(stream.poll_actions(MAX_ACTIONS, context));
-        let counted = self.parts.stats.quotas();
-        actions.iter().for_each(|action| counted.actions(kind(action)).increment());
         Poll::Ready(wire::response(&actions))
-    }
-}
-
-impl Drop for QuotaStream {
-    fn drop(&mut self) {
-        self.parts.stats.quotas().streams_closed.increment();
-    }
-}
-
-fn kind(action: &BucketAction) -> QuotaAction {
-    match action.action {
-        Action::Abandon => QuotaAction::Abandon,
-        Action::Assign { strategy: Strategy::AllowAll, .. } => QuotaAction::AllowAll,
-        Action::Assign { strategy: Strategy::DenyAll, .. } => QuotaAction::DenyAll,
-        Action::Assign { strategy: Strategy::Tokens(_), .. } => QuotaAction::Tokens,
     }
 }
 

@@ -20,7 +20,6 @@ use proto::{
     },
     protobuf::{Fields, Malformed},
 };
-use quota::Tokens;
 
 /// A field of `RateLimitQuotaUsageReports`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,7 +107,7 @@ pub(crate) fn response(actions: &[quota::BucketAction]) -> RateLimitQuotaRespons
 }
 
 fn bucket_action(action: &quota::BucketAction) -> BucketAction {
-    let bucket = action.bucket.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+    let bucket = action.bucket.entries.iter().map(|(key, value)| (key.to_string(), value.to_string()));
     let bucket_id = Some(BucketId { bucket: bucket.collect() });
     let action = match action.action {
         quota::Action::Abandon => Action::AbandonAction(AbandonAction {}),
@@ -126,7 +125,7 @@ fn strategy_of(strategy: quota::Strategy) -> Strategy {
     match strategy {
         quota::Strategy::AllowAll => Strategy::BlanketRule(BlanketRule::AllowAll.into()),
         quota::Strategy::DenyAll => Strategy::BlanketRule(BlanketRule::DenyAll.into()),
-        quota::Strategy::Tokens(Tokens { max, per_fill, fill_seconds }) => {
+        quota::Strategy::Tokens { max, per_fill, fill_seconds } => {
             Strategy::TokenBucket(TokenBucket {
                 max_tokens: max,
                 tokens_per_fill: Some(per_fill),
