@@ -3,7 +3,11 @@
 
 mod limits;
 
-use std::{cmp::Reverse, time::Duration};
+use std::{
+    cmp::Reverse,
+    sync::atomic::Ordering::Relaxed,
+    time::Duration,
+};
 
 use self::limits::RuleLimit;
 use super::parts::App;
@@ -13,6 +17,7 @@ use exporters::tracing::{Counts, Dropped};
 use limiter::CacheUsage;
 use metrics::{Metric, Samples, rows};
 use overrides::{Action, Usage};
+use quota::Quotas;
 use recent::{DecisionLog, TopKey};
 use rules_source::{ReloadState, xds};
 use server::tls::TlsUsage;
@@ -22,7 +27,7 @@ pub fn documentation() -> Vec<Metric> {
     [
         [rows::RULES, rows::REQUESTS, rows::HITS, rows::SERVICE].concat(),
         [LOCAL_CACHE, rows::POOL, rows::PER_SECOND_POOL, rows::REDIS, rows::MEMCACHED, rows::LEASES].concat(),
-        [DECISION_LOG, REQUEST_LOG, TOP, TLS, SPANS, RULES, LIMITS, XDS, rows::STORE, OVERRIDES, MEMORY]
+        [DECISION_LOG, REQUEST_LOG, TOP, QUOTAS, TLS, SPANS, RULES, LIMITS, XDS, rows::STORE, OVERRIDES, MEMORY]
             .concat(),
         [rows::SERIES, rows::PROCESS].concat(),
     ]
@@ -66,6 +71,23 @@ rows! { TOP = top(refused: &TopSeries, shadowed: &TopSeries)
     Gauge "tollgate_top_shadowed_hits" ["domain", "rule", "descriptor"]
         = shadowed.iter().map(|(labels, n)| (labels.each_ref().map(|label| &**label), *n));
         "Hits over the limit that shadow mode allowed, of the keys with the most of them in the last two to four minutes; absent without METRICS_TOP_KEYS.";
+}
+
+rows! { QUOTAS = quotas(quotas: &Quotas)
+    Gauge "tollgate_quota_streams_open" = quotas.streams(); "Open streams of Envoys, among which limits are divided (RLQS).";
+    Gauge "tollgate_quota_buckets" = quotas.buckets(); "Buckets of all streams to which quotas are assigned.";
+    Counter "tollgate_quota_taken_hits_total" = quotas.counts.taken.load(Relaxed);
+        "Hits taken from counters ahead of time, to assign them to Envoys.";
+    Counter "tollgate_quota_returned_hits_total" = quotas.counts.given_back.load(Relaxed);
+        "Hits of these that were given back.";
+    Counter "tollgate_quota_actions_total" ["action"] = [
+            (["grant"], quotas.counts.granted.load(Relaxed)),
+            (["renew"], quotas.counts.renewed.load(Relaxed)),
+            (["allow"], quotas.counts.allowed.load(Relaxed)),
+            (["deny"], quotas.counts.denied.load(Relaxed)),
+            (["abandon"], quotas.counts.abandoned.load(Relaxed)),
+        ];
+        "Assignments sent to Envoys: grant, of more hits; renew, of those that are left; allow and deny, of all requests; abandon, which ends one.";
 }
 
 rows! { TLS = tls(usage: &TlsUsage)
@@ -161,6 +183,7 @@ impl App {
         }
         let [refused, shadowed] = self.top();
         top(samples, &refused, &shadowed);
+        quotas(samples, &self.quotas);
         self.tls.iter().for_each(|part| tls(samples, &part.usage()));
         self.tracer.iter().for_each(|tracer| spans(samples, tracer.counts()));
         let (state, index) = (self.source.state(), self.keeper.index());

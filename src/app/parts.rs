@@ -19,6 +19,7 @@ use memcached::{MemcachedStore, NameServers, ResetLog};
 use metrics::{ShardCount, Stats, StatsOptions, shard};
 use net::edges::Edges;
 use overrides::{Keeper, progress::Progress};
+use quota::Quotas;
 use redis_store::{CommandPool, RedisStore};
 use rules::RuleSet;
 use rules_source::{Source, xds};
@@ -48,6 +49,7 @@ pub(super) struct App {
     pub(super) outages: Arc<Outages>,
     pub(super) over_limit: Option<Arc<OverLimitCache>>,
     pub(super) limiter: Arc<Limiter>,
+    pub(super) quotas: Arc<Quotas>,
     pub(super) recent: Arc<Recent>,
     /// Records requests, if it is enabled.
     pub(super) request_log: Option<Arc<RequestLog>>,
@@ -107,6 +109,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     }
     let (request_log, recent_requests) = (recent::request_log(settings), recent::recent_requests(settings));
     let limiter = observed(limiter, request_log.as_ref(), recent_requests.as_ref());
+    let limiter = Arc::new(limiter);
     let app = App {
         stats,
         source,
@@ -114,7 +117,8 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         store,
         outages: Arc::default(),
         over_limit,
-        limiter: Arc::new(limiter),
+        quotas: Quotas::new(limiter.clone(), Edges::system(), (&settings.quotas).into()),
+        limiter,
         recent,
         request_log,
         recent_requests,
@@ -215,6 +219,7 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
 pub(super) fn grpc(app: &App) -> grpc::Parts {
     grpc::Parts {
         limiter: app.limiter.clone(),
+        quotas: app.quotas.clone(),
         stats: app.stats.clone(),
         health: app.health.clone(),
         tls: app.tls.clone(),

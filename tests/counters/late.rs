@@ -16,6 +16,8 @@ use http::HeaderMap;
 use limiter::{self, Limiter, Policy};
 use memory::MemoryStore;
 use metrics::{FailureReason, Stats, StatsOptions};
+use net::edges::Edges;
+use quota::Quotas;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 use server::{
@@ -72,8 +74,10 @@ impl Report for Late {}
 fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange, Duration, Arc<Stats>) {
     let stats = Arc::new(Stats::new(StatsOptions::default()));
     let store = Late { counters: MemoryStore::new(1000), after };
+    let limiter = Arc::new(limiter(policy, store, stats.clone()));
     let parts = Parts {
-        limiter: Arc::new(limiter(policy, store, stats.clone())),
+        quotas: Quotas::new(limiter.clone(), Edges::system(), (&settings().quotas).into()),
+        limiter,
         stats: stats.clone(),
         health: Arc::default(),
         tls: None,

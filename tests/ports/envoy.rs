@@ -15,6 +15,7 @@ mod failure;
 mod hits;
 mod limits;
 mod modes;
+pub(crate) mod quota;
 
 /// Two requests an hour for each user.
 const TWO_PER_USER: &str = "

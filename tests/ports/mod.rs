@@ -40,6 +40,8 @@ pub(crate) mod services;
 pub(crate) mod slow_clients;
 // Peers that send or read slowly.
 pub(crate) mod slow_peers;
+// Limits that are divided among Envoys.
+pub(crate) mod quota;
 // A soak test of minutes; not a part of the suite.
 pub(crate) mod soak;
 // TLS on the gRPC port: rotated certificates, rejected clients.

@@ -29,6 +29,7 @@ pub(crate) mod noise;
 pub(crate) mod ports;
 pub(crate) mod process;
 pub(crate) mod proxy;
+pub(crate) mod quotas;
 pub(crate) mod raw;
 pub(crate) mod receiver;
 pub(crate) mod redis;

@@ -16,7 +16,7 @@ use http_body_util::BodyExt;
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use proto::envoy::service::ratelimit::v3::RateLimitResponse;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -177,7 +177,7 @@ impl Body for Question {
 }
 
 /// The message with the gRPC prefix: uncompressed, and its length.
-pub(crate) fn framed(request: &RateLimitRequest) -> Bytes {
+pub(crate) fn framed(request: &impl Message) -> Bytes {
     frame(&request.encode_to_vec())
 }
 

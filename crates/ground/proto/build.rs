@@ -5,8 +5,9 @@ use std::{env, error::Error, fs, path::PathBuf};
 
 use prost::Message;
 
-/// The API that the service implements.
-const SERVED: &str = "envoy/service/ratelimit/v3/rls.proto";
+/// The APIs that the service implements.
+const SERVED: [&str; 2] =
+    ["envoy/service/ratelimit/v3/rls.proto", "envoy/service/rate_limit_quota/v3/rlqs.proto"];
 
 /// The APIs that it calls: the control plane's with its rules, and the collector's for spans.
 const CALLED: [&str; 3] = [
@@ -21,9 +22,9 @@ const PROTO: &str = "../../../proto";
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={PROTO}");
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    fs::write(out.join("descriptors.bin"), protox::compile([SERVED], [PROTO])?.encode_to_vec())?;
+    fs::write(out.join("descriptors.bin"), protox::compile(SERVED, [PROTO])?.encode_to_vec())?;
     tonic_prost_build::configure()
         .include_file("modules.rs")
-        .compile_fds(protox::compile([SERVED].into_iter().chain(CALLED), [PROTO])?)?;
+        .compile_fds(protox::compile(SERVED.into_iter().chain(CALLED), [PROTO])?)?;
     Ok(())
 }

@@ -23,6 +23,7 @@ text::named! {
         Released = "released",
         Ends = "ends",
         Refused = "refused",
+        Quota = "quota",
     }
 }
 

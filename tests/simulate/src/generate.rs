@@ -10,6 +10,7 @@ use crate::{
         Action, ActionPlan, Arrivals, CallerPlan, HitsPlan, Plan, RECOVERY, ReplicaPlan, SECOND, Scenario,
         Spread,
     },
+    quotas::{self, QuotasPlan},
     random::Random,
     streams,
     topology::Topology,
@@ -39,6 +40,8 @@ impl Plan {
     pub fn of(seed: u64, scenario: Option<Scenario>) -> Self {
         let mut random = Random::new(seed);
         let drawn = random.choose(&SCENARIOS);
+        // Seeds that stood for a scenario before there were quotas still do.
+        let drawn = if Random::new(seed ^ 0x0a07a).one_in(10) { Scenario::Quota } else { drawn };
         let scenario = scenario.unwrap_or(drawn);
         let traffic = random.between(8, 14) * SECOND;
         let replicas = random.between(1, 4) as usize;
@@ -61,14 +64,19 @@ impl Plan {
                 OnStoreFailure::Deny,
                 OnStoreFailure::Local,
             ]),
-            weather: weather(&mut random, faults),
+            weather: weather(&mut random, faults && !(scenario == Scenario::Quota && quotas::is_calm(seed))),
             limits,
             callers,
             actions: Vec::new(),
             streams: streams::plan::draw(seed),
+            quotas: QuotasPlan::draw(seed, scenario, traffic),
         };
         plan.add_actions(&mut random, traffic);
         streams::plan::add_actions(&mut plan, traffic);
+        if plan.quotas.is_some() {
+            // The others let Envoys pass what Redis has not counted.
+            plan.policy = random.choose(&[OnStoreFailure::Error, OnStoreFailure::Deny]);
+        }
         plan.add_leaving_caller();
         streams::plan::add_refused_callers(&mut plan);
         plan
@@ -102,6 +110,8 @@ impl Plan {
             Scenario::Processes => &[end_process],
             Scenario::Divided => &[cut_off, operate, operate, operate],
             Scenario::Failover => &[change_masters],
+            Scenario::Quota if quotas::is_calm(self.seed) => &[],
+            Scenario::Quota => &[end_process, end_process, disturb],
             Scenario::Mixed => &[lose, disturb, operate, end_process, change_masters],
         };
         if matches!(self.scenario, Scenario::Processes | Scenario::Mixed) {

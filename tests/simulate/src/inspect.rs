@@ -38,6 +38,7 @@ impl Simulation {
         self.check_counters();
         self.check_overrides();
         self.check_streams();
+        self.check_envoys();
     }
 
     /// The counters in use expire, and have every hit.
@@ -132,6 +133,7 @@ impl Simulation {
         self.check_metrics();
         self.check_late();
         self.check_all_refused();
+        self.check_unused_by_envoys();
     }
 
     fn check_recovery(&self) {

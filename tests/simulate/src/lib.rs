@@ -20,6 +20,7 @@ pub mod named;
 pub mod network;
 pub mod operations;
 pub mod plan;
+pub mod quotas;
 pub mod random;
 pub mod replica;
 pub mod servers;

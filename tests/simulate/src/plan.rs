@@ -7,7 +7,8 @@ use faults::OnStoreFailure;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    limits::LimitPlan, named, network::Weather, streams::plan::StreamsPlan, topology::Topology, world::Micros,
+    limits::LimitPlan, named, network::Weather, quotas::QuotasPlan, streams::plan::StreamsPlan,
+    topology::Topology, world::Micros,
 };
 
 pub const SECOND: Micros = 1_000_000;
@@ -40,6 +41,8 @@ pub struct Plan {
     pub actions: Vec<ActionPlan>,
     #[serde(default)]
     pub streams: Option<StreamsPlan>,
+    #[serde(default)]
+    pub quotas: Option<QuotasPlan>,
 }
 
 text::named! {
@@ -58,6 +61,8 @@ text::named! {
         Divided = "divided",
         /// Masters of a cluster or of sentinels fail, and slots move.
         Failover = "failover",
+        /// Envoys are assigned quotas.
+        Quota = "quota",
         /// All of it.
         Mixed = "mixed",
     }

@@ -32,6 +32,7 @@ use crate::{
     machine,
     network::Network,
     plan::{Plan, SECOND},
+    quotas,
     random::Random,
     streams,
     world::{Micros, Process},
@@ -55,7 +56,7 @@ pub struct Replica {
     pub source: Arc<Source<Handles>>,
     /// No new requests come: it terminates.
     pub is_draining: bool,
-    /// The rules of streams.
+    /// The rules of streams, and of Envoys.
     budgets: String,
     was_ready: AtomicBool,
     pub started: Micros,
@@ -63,6 +64,7 @@ pub struct Replica {
     pub has_dropped_queue: Arc<AtomicBool>,
     /// It has returned its leases.
     pub is_closed: Arc<AtomicBool>,
+    pub quotas: Arc<quota::Quotas>,
 }
 
 fn chance_of_ids(plan: &Plan, process: Process) -> Chance {
@@ -113,21 +115,26 @@ impl Replica {
         let replica = Self {
             process,
             clock,
-            edges,
+            edges: edges.clone(),
             limiter: limiter.clone(),
             store,
             keeper,
             stats,
             source,
             is_draining: false,
-            budgets: plan.streams.as_ref().map(streams::plan::rules_text).unwrap_or_default(),
+            budgets: plan.streams.as_ref().map(streams::plan::rules_text).unwrap_or_default()
+                + &quotas::rules_text(plan),
             was_ready: AtomicBool::new(false),
             started: network.world.now(),
             has_dropped_queue: Arc::default(),
             is_closed: Arc::default(),
+            quotas: quota::Quotas::new(limiter.clone(), edges.clone(), quotas::settings()),
         };
         replica.load(limits);
         limiter.start_worker();
+        if plan.quotas.is_some() {
+            replica.quotas.start();
+        }
         replica.follow(pool, index, progress);
         replica.maintain(cache);
         let timer = replica.edges.timer.clone();
@@ -185,6 +192,11 @@ impl Replica {
             self.was_ready.store(is_ready, Relaxed);
             is_ready
         }
+    }
+
+    /// True if Envoys may open streams.
+    pub fn accepts_streams(&self) -> bool {
+        self.is_ready() && !self.is_draining
     }
 
     /// True if it has run for long enough to have read the overrides.

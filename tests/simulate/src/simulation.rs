@@ -18,6 +18,7 @@ use crate::{
     network::Network,
     operations::Operations,
     plan::{Action, Arrivals, CallerPlan, HitsPlan, Plan, SECOND, Spread},
+    quotas::Envoys,
     random::Random,
     replica::Replica,
     servers::Servers,
@@ -47,6 +48,7 @@ pub struct Simulation {
     pub happened: [u64; Action::NAMES.len()],
     random: Random,
     pub streams: Arc<Mutex<Streams>>,
+    pub envoys: Envoys,
     /// The chance of streams.
     pub chance: Random,
     pub is_clean: bool,
@@ -104,6 +106,7 @@ impl Simulation {
             happened: Default::default(),
             random: Random::new(plan.seed ^ 0xca11),
             streams: Arc::default(),
+            envoys: Envoys::default(),
             chance: Random::new(plan.seed ^ 0x0057_4ea5),
             network,
             world,
@@ -116,6 +119,7 @@ impl Simulation {
             simulation.replicas.push(None);
             simulation.start_replica(number);
         }
+        simulation.begin_envoys(BEGIN);
         simulation
     }
 
@@ -187,6 +191,7 @@ impl Simulation {
             Event::Snapshot(action) => self.snapshots[action] = Some(self.redis.snapshot()),
             Event::Announce => self.redis.announce(),
             Event::Stream(event) => self.stream_event(event),
+            Event::Envoys => self.step_envoys(),
             Event::Second => self.second(),
         }
     }
@@ -333,6 +338,7 @@ impl Simulation {
         }
         let mut ledger = self.ledger.lock().expect("nothing panics with it");
         for (name, hits) in expired {
+            self.envoys.expired(&name, hits);
             if let Some(counter) = Counter::named(&name, &self.limits) {
                 ledger.expired(counter, hits, second, is_clean, now);
             }

@@ -48,6 +48,8 @@ pub enum Event {
     /// A copy of the data of Redis, which an action will restore.
     Snapshot(usize),
     Stream(StreamEvent),
+    /// Envoys that are assigned quotas act.
+    Envoys,
     /// The maintenance and the checks of each second.
     Second,
 }

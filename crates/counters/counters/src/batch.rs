@@ -136,6 +136,16 @@ impl Batch {
         self.checks[index].fit = fit;
     }
 
+    /// Replaces the hits of every check.
+    pub fn set_hits(&mut self, hits: Hits) {
+        self.checks.iter_mut().for_each(|check| check.hits = hits);
+    }
+
+    /// The hits are those of windows that begin in so many seconds.
+    pub fn set_ahead(&mut self, seconds: u8) {
+        self.checks.iter_mut().for_each(|check| check.limit.ahead = seconds);
+    }
+
     /// The request passes, whatever is over its limit.
     pub fn refuse_nothing(&mut self) {
         self.checks.iter_mut().for_each(|check| check.fit = Fit::Always);

@@ -172,7 +172,7 @@ fn check_countable(limit: &Rate) -> Result<(), StoreError> {
 /// The expiry of a counter that is created now: how long it is kept, random jitter, and one second more because
 /// memcached's clock ticks once a second: an expiry of one second may pass at once.
 fn expiry(limit: &Rate, jitter: u64, now: Time, random: &dyn Random) -> u64 {
-    let seconds = limit.period().seconds_kept(now) + 1;
+    let seconds = limit.period().seconds_kept(now) + 1 + u64::from(limit.ahead);
     relative_or_date(seconds.saturating_add(random.below(jitter.max(1))), now)
 }
 

@@ -82,7 +82,8 @@ impl TtlCache {
         // Each process sets the expiry anew, and the clock of one may be ahead of those that still count in the window. The
         // months of the Go service, which no rule names, expire as there.
         let more = if limit.calendar.is_some() { MAX_CLOCK_LEAD } else { 0 };
-        let seconds = limit.period().seconds_kept(now) + more + u64::from(self.jitter());
+        let more = more + u64::from(limit.ahead) + u64::from(self.jitter());
+        let seconds = limit.period().seconds_kept(now) + more;
         u32::try_from(seconds).expect("ten years and a century are less than 2³² seconds")
     }
 

@@ -326,7 +326,7 @@ impl Limiter {
     }
 
     /// Stores the keys of a counted batch that are over their limits, and removes those that a refund freed.
-    fn remember_over(&self, batch: &Batch, now: Time) {
+    pub(super) fn remember_over(&self, batch: &Batch, now: Time) {
         for group in batch.groups() {
             let checks = batch.checks_at(group);
             // All limits of a rule that reject are known, or none.

@@ -20,6 +20,7 @@ mod outcome;
 mod over_limit_cache;
 mod plan;
 mod preview;
+mod quota;
 mod quota_groups;
 mod recent_requests;
 mod replacement;
@@ -50,6 +51,7 @@ pub use observer::{Holding, Observed, ObservedDescriptor, ObservedLimit, Observe
 pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
 use overrides::Index;
 pub use preview::{OverrideLimit, Preview, preview};
+pub use quota::{QuotaBucket, QuotaLimit, QuotaRule, Reserved};
 use recent::{Recent, RuleInfo};
 pub use recent_requests::{RecentRequests, Recording};
 pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
@@ -184,6 +186,7 @@ pub struct Limiter {
     observer: Option<Arc<dyn Observer>>,
     store_failures_log: LogThrottle,
     bad_requests_log: LogThrottle,
+    quota_log: LogThrottle,
 }
 
 impl Limiter {
@@ -213,6 +216,7 @@ impl Limiter {
             observer: None,
             store_failures_log: LogThrottle::new(10),
             bad_requests_log: LogThrottle::new(1),
+            quota_log: LogThrottle::new(60),
         }
     }
 

@@ -68,6 +68,8 @@ text::named! {
         TlsReload = "tls_reload",
         /// The maintenance of leases, which restarts.
         Leases = "leases",
+        /// The division of limits among Envoys, which restarts.
+        Quotas = "quotas",
         /// The periodic maintenance, which restarts.
         Maintenance = "maintenance",
         /// The thread that follows overrides and replicas in Redis, which restarts.

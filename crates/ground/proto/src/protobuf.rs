@@ -96,6 +96,11 @@ impl<'a> Fields<'a> {
         if number == 0 { Err(KEY) } else { Ok(Key { number, wire_type }) }
     }
 
+    /// The number of bytes after the last field.
+    pub fn left(&self) -> usize {
+        self.rest.len()
+    }
+
     /// The value of a field of an integer type, an enum or a bool.
     #[inline]
     pub fn number(&mut self, key: Key) -> Result<u64, Malformed> {

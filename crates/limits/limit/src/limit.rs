@@ -65,6 +65,8 @@ pub struct Rate {
     pub is_tagged: bool,
     /// The limit has a `hold`.
     pub holds: bool,
+    /// The seconds before its window begins at which hits are taken: their counter is kept for longer by them.
+    pub ahead: u8,
 }
 
 impl Deref for Limit {
@@ -132,6 +134,7 @@ impl Limit {
             counting: CountingMode::Exact,
             is_tagged: false,
             holds: false,
+            ahead: 0,
         };
         Self { rate, name: None, tag: Box::default(), hold: None, schedule: None }
     }

@@ -27,7 +27,7 @@ impl Entry for (&str, &str) {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum How {
     /// `key_value`.
     Exact,
@@ -68,6 +68,13 @@ impl Domain {
         let as_written = as_written && !rule.detailed_metric;
         Some(Matched { rule, has_children: !level.is_empty(), steps, as_written })
     }
+
+    /// An order in which these entries match a rule, as indexes: on each level first an exact value, then a wildcard, then
+    /// a bare key, and of several the first key. It visits no more descriptors than the rules have.
+    pub fn order<E: Entry>(&self, entries: &[E]) -> Option<Vec<usize>> {
+        let mut order = Vec::with_capacity(entries.len());
+        self.root.order(entries, &mut order, &mut String::new()).then_some(order)
+    }
 }
 
 impl Level {
@@ -97,6 +104,22 @@ impl Level {
         };
         scratch.truncate(start);
         found
+    }
+
+    fn order<E: Entry>(&self, entries: &[E], order: &mut Vec<usize>, scratch: &mut String) -> bool {
+        let left = entries.iter().enumerate().filter(|(index, _)| !order.contains(index));
+        let steps = left.filter_map(|(index, entry)| Some((self.step(entry, scratch)?, entry.key(), index)));
+        let mut steps: SmallVec<[_; 4]> = steps.collect();
+        steps.sort_unstable_by_key(|(step, key, _)| (step.how, *key));
+        for (Step { node, .. }, _, index) in steps {
+            order.push(index);
+            let is_last = order.len() == entries.len();
+            if if is_last { node.rule.is_some() } else { node.children.order(entries, order, scratch) } {
+                return true;
+            }
+            order.pop();
+        }
+        false
     }
 }
 

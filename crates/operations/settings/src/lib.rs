@@ -36,7 +36,7 @@ pub use self::{
     policy::{compile_options, most_holds, policy},
     reader::{Problem, Warning},
     values::KeyFormat,
-    vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Rules, Server, Store},
+    vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Quotas, Rules, Server, Store},
 };
 pub use exporters::logs::LogFormat;
 use net::HostPort;
@@ -60,6 +60,7 @@ use rules_source::xds::settings::Xds;
 pub struct Settings {
     pub memory: Memory,
     pub server: Server,
+    pub quotas: Quotas,
     pub grpc_tls: Option<GrpcTls>,
     pub http: Http,
     pub admin: Option<Admin>,
@@ -79,6 +80,13 @@ pub struct Settings {
     pub sinks: Sinks,
     pub spans: Option<Spans>,
     pub log: Log,
+}
+
+impl From<&Quotas> for quota::Settings {
+    fn from(quotas: &Quotas) -> Self {
+        let &Quotas { ttl_seconds, max_buckets, max_buckets_of_stream } = quotas;
+        Self { ttl_seconds, max_buckets, max_buckets_of_stream }
+    }
 }
 
 impl Server {
@@ -189,6 +197,7 @@ impl Settings {
         let settings = Self {
             memory,
             server,
+            quotas: Quotas::read(&mut reader),
             grpc_tls,
             http,
             admin,

@@ -97,6 +97,14 @@ table! {
             unhealthy, and closing the listeners.";
         SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that. The process has ended 2 s later, whatever hangs.";
     }
+    pub Quotas in "Quotas of Envoys" {
+        QUOTA_ASSIGNMENT_TTL ttl_seconds: u32 = "15" as parse::whole::<_, 6, 3600>, "Seconds that an assignment of a \
+            [quota](quota.md) lasts. Each report of an Envoy, every five seconds, renews it.";
+        QUOTA_MAX_BUCKETS max_buckets: usize = "10000" as at_least::<1>, "Maximum number of buckets of all \
+            streams; further ones are assigned nothing.";
+        QUOTA_MAX_BUCKETS_PER_STREAM max_buckets_of_stream: usize = "1000" as at_least::<1>, "Maximum number of \
+            buckets of one stream.";
+    }
     pub(super) GrpcTlsFiles in "TLS on the gRPC port" {
         GRPC_SERVER_USE_TLS is_on: bool = "false", "Enables TLS 1.2 and 1.3. Plaintext connections are \
             rejected.";

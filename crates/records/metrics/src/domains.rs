@@ -62,6 +62,15 @@ impl DomainStats {
         }
     }
 
+    /// Counts requests of one descriptor that an Envoy has decided.
+    pub fn count_reported(&self, code: ResponseCode, requests: u64, is_unmatched: bool) {
+        self.0.add(code as usize, requests);
+        if is_unmatched {
+            self.0.add(UNMATCHED_DESCRIPTORS, requests);
+            self.0.add(UNMATCHED_REQUESTS, requests);
+        }
+    }
+
     /// Counts a request that a policy decides because the store failed.
     pub fn count_without_store(&self, policy: OnStoreFailure) {
         if let Some(index) = LENIENT.iter().position(|lenient| *lenient == policy) {

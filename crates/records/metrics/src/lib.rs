@@ -32,6 +32,7 @@ pub mod mapper;
 pub mod names;
 pub mod page;
 mod prometheus;
+mod quotas;
 mod registry;
 mod room;
 pub mod rows;
@@ -62,6 +63,7 @@ pub use self::{
     names::{Metric, MetricType, RuleCounter},
     page::{Samples, Value},
     prometheus::{CONTENT_TYPE, Gauges},
+    quotas::{QuotaRefused, Quotas},
     rule::RuleStats,
     service::{
         AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
@@ -119,6 +121,7 @@ pub struct Stats {
     unknown_domains: UnknownDomains,
     domains: Domains,
     holds: Holds,
+    quotas: Quotas,
     /// The current rules that always count under their own names. The page shows them from the start, at 0.
     in_service: Mutex<Vec<Arc<RuleStats>>>,
     /// A domain and a reason each.
@@ -155,6 +158,7 @@ impl Stats {
             unknown_domains: UnknownDomains::new(&room),
             domains: Domains::new(),
             holds: Holds::new(),
+            quotas: Quotas::default(),
             in_service: Mutex::default(),
             not_enforced: Mutex::default(),
             room,
@@ -189,6 +193,10 @@ impl Stats {
 
     pub fn holds(&self) -> &Holds {
         &self.holds
+    }
+
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
     }
 
     /// Replaces the rules that the page shows before they count.

@@ -3,7 +3,7 @@
 use std::env::consts::{ARCH, OS};
 
 use super::{
-    HoldBound, HoldEnd, LeaseUsage, PoolUsage, ResponseCode, Stats, StoreKind, StoreUsage,
+    HoldBound, HoldEnd, LeaseUsage, PoolUsage, QuotaRefused, ResponseCode, Stats, StoreKind, StoreUsage,
     domains::UNMATCHED_DESCRIPTORS,
     service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, Unauthorized},
 };
@@ -106,6 +106,15 @@ rows! { pub SERVICE = service(stats: &Stats)
     Counter "tollgate_holds_refused_total" ["bound"]
         = HoldBound::ALL.map(|bound| ([bound.name()], stats.holds.refused(bound).get()));
         "What a bound of holds refused: holds beyond HOLDS_MAX, HOLDS_MAX_PER_COUNTER or HOLDS_MAX_BYTES; slots of a cluster; settles and ends beyond HOLDS_MAX_QUEUED, which are lost.";
+    Counter "tollgate_quota_reports_total" = stats.quotas.reports.get(); "Usage reports of Envoys.";
+    Counter "tollgate_quota_reported_hits_total" ["outcome"] = [
+            (["allowed"], stats.quotas.allowed_hits.get()),
+            (["denied"], stats.quotas.denied_hits.get()),
+        ];
+        "Requests that Envoys reported, by what they did.";
+    Counter "tollgate_quota_refused_total" ["reason"]
+        = QuotaRefused::ALL.map(|reason| ([reason.name()], stats.quotas.refused(reason).get()));
+        "Reported buckets that were assigned nothing because of their ids, a bound on buckets, or a rule that holds.";
     Counter "tollgate_admin_changes_total" ["action", "result"] = stats.service.admin_changes.totals();
         "Changes through the admin API by result: ok; rejected if invalid or not allowed; error if they could not be made.";
     Counter "tollgate_admin_unauthorized_total" ["reason"]

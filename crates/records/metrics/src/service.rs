@@ -23,7 +23,7 @@ text::named! {
         DeadlineExceeded = "deadline_exceeded",
         /// The message arrived in pieces, and incomplete messages had reached their memory limit.
         InflightBytes = "inflight_bytes",
-        /// The connection, or all of them, had too many streaming calls: health watches and reflection.
+        /// The connection, or all of them, had too many streaming calls: health watches, reflection and RLQS.
         StreamingCalls = "streaming_calls",
     }
 }

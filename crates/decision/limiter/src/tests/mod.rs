@@ -3,6 +3,7 @@
 mod at_once;
 mod beside;
 mod overrides;
+mod quota;
 mod remembered;
 mod response;
 mod separation;

@@ -1,7 +1,7 @@
 //! The calls of the gRPC port.
 //!
 //! `ShouldRateLimit` is decided here: a call that its store answers at once is decoded, decided and encoded without a
-//! task of its own. A call that waits for its store is in `waiting`, and one whose message arrives in pieces in `unfinished`. `health_checks` and `reflection` answer the calls
+//! task of its own. A call that waits for its store is in `waiting`, and one whose message arrives in pieces in `unfinished`. `health_checks`, `reflection` and `dividing` answer the calls
 //! of those services, and a call of any other method is rejected at its head. The connection's `driver` polls them.
 
 use std::{
@@ -19,9 +19,11 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
+    dividing::Dividing,
     framing::{self, HEAD_BLOCK, PREFIX},
     head::{Fields, Head, Route},
     pending::{HealthWatch, Partial, Reflection, Streaming},
+    quota_stream::{QuotaParts, QuotaStream},
     request_head::{RequestHead, finish, finish_span},
     rpc::Rpc,
     status::{self, Failure, send_failure},
@@ -33,12 +35,14 @@ use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked, caught};
 use limiter::{Answer, Decided, HoldToken, Limiter, PendingDecision, Request};
 use metrics::{Method, Stats};
+use quota::Quotas;
 
 pub(super) type Http = Connection<ConnectionCalls>;
 
 /// The parts that all calls of a worker share.
 pub(super) struct Calls {
     pub(super) limiter: Arc<Limiter>,
+    pub(super) quotas: Arc<Quotas>,
     pub(super) stats: Arc<Stats>,
     pub(super) tracer: Option<Arc<Tracer>>,
     pub(super) max_request_bytes: usize,
@@ -81,6 +85,7 @@ pub(super) enum Call {
     /// Sends every change of the health; the last one that was sent.
     Watching(Option<bool>),
     Reflecting(Box<Reflection>),
+    Dividing(Box<Dividing>),
     Answered,
     Rejected(Failure),
 }
@@ -103,6 +108,8 @@ pub(super) struct ConnectionCalls {
     /// What the request of the message holds, until the message is sent.
     hold: Option<Box<HoldToken>>,
     unfinished: u32,
+    /// Parts of reports of quotas, which keep the connection from being idle.
+    pub(super) reports: u32,
     /// Responses to calls of the last read.
     answered: u32,
 }
@@ -128,7 +135,7 @@ impl Service for ConnectionCalls {
 
     fn opened(&mut self, http: &mut Http, id: u32) {
         let failure = match http.call(id) {
-            Some(Call::Reflecting(_)) => self.admit_stream(http, id).err(),
+            Some(Call::Reflecting(_) | Call::Dividing(_)) => self.admit_stream(http, id).err(),
             Some(Call::Rejected(failure)) => Some(failure.clone()),
             _ => return,
         };
@@ -153,6 +160,7 @@ impl Service for ConnectionCalls {
             }
             Call::Unary(_) => self.collect(http, id, data, end),
             Call::Reflecting(_) => self.reflect_data(http, id, data, end),
+            Call::Dividing(_) => self.divide_data(http, id, data, end),
             Call::Waiting(_) | Call::Watching(_) | Call::Answered | Call::Rejected(_) => {}
         }
     }
@@ -193,7 +201,11 @@ impl Service for ConnectionCalls {
         match call {
             Call::Waiting(key) => self.waiting.remove(key),
             Call::Unary(_) => self.finish_unary(),
-            Call::Watching(_) | Call::Reflecting(_) | Call::Answered | Call::Rejected(_) => {}
+            Call::Watching(_)
+            | Call::Reflecting(_)
+            | Call::Dividing(_)
+            | Call::Answered
+            | Call::Rejected(_) => {}
         }
     }
 }
@@ -210,8 +222,16 @@ impl ConnectionCalls {
                 return Err(Status::unimplemented("the service has no such method").into());
             }
         };
-        if rpc == Rpc::Reflection {
-            return Ok(Call::Reflecting(Box::new(Reflection::new(Share::new(&self.calls.budget), self.now))));
+        let share = || Share::new(&self.calls.budget);
+        match rpc {
+            Rpc::Reflection => {
+                return Ok(Call::Reflecting(Box::new(Reflection::new(share(), self.now))));
+            }
+            Rpc::Quota => {
+                let stream = QuotaStream::new(self.calls.quota_parts());
+                return Ok(Call::Dividing(Box::new(Dividing::new(stream, share(), self.now))));
+            }
+            _ => {}
         }
         let unary = Unary { rpc, head: self.request_head(head), partial: None };
         self.unfinished += 1;
@@ -239,6 +259,7 @@ impl ConnectionCalls {
             message: Vec::new(),
             hold: None,
             unfinished: 0,
+            reports: 0,
             answered: 0,
         }
     }
@@ -257,7 +278,7 @@ impl ConnectionCalls {
     /// Decides a call whose message is complete.
     pub(super) fn decide(&mut self, http: &mut Http, id: u32, mut unary: Unary, framed: &[u8]) {
         match unary.rpc {
-            Rpc::ShouldRateLimit | Rpc::Reflection | Rpc::NotGrpc => {}
+            Rpc::ShouldRateLimit | Rpc::Reflection | Rpc::Quota | Rpc::NotGrpc => {}
             Rpc::Check => return self.check(http, id, &unary.head, framed),
             Rpc::Watch => return self.watch(http, id, framed),
         }
@@ -331,7 +352,7 @@ impl ConnectionCalls {
         match unary.rpc {
             Rpc::ShouldRateLimit => self.count(&unary),
             Rpc::Check => self.count_check(&unary.head),
-            Rpc::Watch | Rpc::Reflection | Rpc::NotGrpc => {}
+            Rpc::Watch | Rpc::Reflection | Rpc::Quota | Rpc::NotGrpc => {}
         }
         finish_span(unary.head.span, Some(failure));
         send_failure(http, id, failure);
@@ -419,6 +440,11 @@ impl Calls {
     pub(super) fn length(&self, rpc: Rpc, framed: &[u8]) -> Result<Option<usize>, Failure> {
         let max = rpc.max_request(self.max_request_bytes);
         framed.first_chunk().map(|prefix| framing::length(*prefix, max, &self.stats)).transpose()
+    }
+
+    fn quota_parts(&self) -> QuotaParts {
+        let Self { limiter, quotas, stats, .. } = self;
+        QuotaParts { limiter: limiter.clone(), quotas: quotas.clone(), stats: stats.clone() }
     }
 
     fn count(&self, calls: u32, took: Duration) {

@@ -98,8 +98,8 @@ struct Driver<S> {
     http: Http,
     calls: ConnectionCalls,
     activity: Arc<GrpcActivity>,
-    /// The state last reported to the registry: whether no request was open, and the last stream.
-    requests: (bool, u32),
+    /// The state last reported to the registry: whether no request was open, the last stream, and the reports of quotas.
+    requests: (bool, u32, u32),
     /// The number of bytes of `http.out` that are written.
     written: usize,
     /// The bytes at the end of the last read that are not handled: an incomplete frame, or all that the turn had no time
@@ -149,7 +149,7 @@ impl<S: GrpcSocket> Driver<S> {
             http: Connection::new(config, now),
             calls: ConnectionCalls::new(calls, now),
             activity,
-            requests: (true, 0),
+            requests: (true, 0, 0),
             written: 0,
             rest: Vec::new(),
             needed: 0,
@@ -352,7 +352,7 @@ impl<S: GrpcSocket> Driver<S> {
     /// closing does not wait for it either.
     fn note_requests(&mut self, now: Instant) {
         let quiet = self.calls.quiet_streams(&mut self.http);
-        let seen = (self.http.open_streams() == quiet, self.http.last);
+        let seen = (self.http.open_streams() == quiet, self.http.last, self.calls.reports);
         if seen.0 && quiet > 0 && self.left.is_some() {
             self.calls.end_streams(&mut self.http);
         }

@@ -1,12 +1,13 @@
 //! The gRPC server: one thread and one runtime per core, and no work shared between them. A new connection goes to the
 //! worker with the fewest connections and stays there: Envoy opens one for each of its workers and keeps it open.
 //! `driver` moves its bytes, the crate `http2` is the protocol without I/O, and `calls` responds: with `unfinished` for messages
-//! that arrive in pieces, `waiting` for calls that wait for a store, `health_checks` and `reflection` for those services,
+//! that arrive in pieces, `waiting` for calls that wait for a store, `health_checks`, `reflection` and `dividing` for those services,
 //! and `streaming` for calls that last. `reference` serves the whole port with tonic if the settings select it.
 
 mod activity;
 mod arrivals;
 mod calls;
+mod dividing;
 mod driver;
 mod framing;
 #[cfg(any(test, feature = "testing"))]
@@ -14,6 +15,7 @@ mod fuzz;
 mod head;
 mod health_checks;
 mod pending;
+mod quota_stream;
 mod reference;
 mod reflection;
 mod request_head;
@@ -50,11 +52,13 @@ use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary};
 use limiter::Limiter;
 use metrics::Stats;
+use quota::Quotas;
 
 /// The parts of the service that the gRPC server uses.
 #[derive(Clone)]
 pub struct Parts {
     pub limiter: Arc<Limiter>,
+    pub quotas: Arc<Quotas>,
     pub stats: Arc<Stats>,
     pub health: Arc<Health>,
     /// TLS on the port; `None` for plaintext.

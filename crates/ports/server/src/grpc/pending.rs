@@ -73,7 +73,8 @@ impl Reflection {
     }
 }
 
-/// The maximum number of streaming calls on a connection. A client needs one to watch the health and one to read the descriptors.
+/// The maximum number of streaming calls on a connection. A client needs one to
+/// watch the health and one to read the descriptors, and an Envoy one for each domain whose limits it divides.
 pub(super) const MAX_STREAMING: usize = 16;
 
 pub(super) struct Streaming {

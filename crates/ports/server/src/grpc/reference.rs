@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use futures_util::stream;
+use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use prost::Message as _;
@@ -42,13 +42,15 @@ use super::{
     driver::Lifetime,
     framing::{self, PREFIX},
     head::grpc_timeout,
+    quota_stream::{QuotaParts, QuotaStream},
     request_head::{RequestHead, finish, finish_span},
     socket::GrpcSocket,
     status::{self, Failure},
 };
 use crate::{
     health::{self, Health},
-    traced, wire,
+    traced,
+    wire::{self, quota::ReportField},
 };
 use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked, caught};
@@ -56,9 +58,15 @@ use limiter::{Decided, Limiter};
 use metrics::{Method, Stats};
 use proto::{
     self,
-    envoy::service::ratelimit::v3::{
-        RateLimitRequest, RateLimitResponse,
-        rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
+    envoy::service::{
+        rate_limit_quota::v3::{
+            RateLimitQuotaResponse, RateLimitQuotaUsageReports,
+            rate_limit_quota_service_server::{RateLimitQuotaService, RateLimitQuotaServiceServer},
+        },
+        ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse,
+            rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
+        },
     },
 };
 
@@ -90,6 +98,13 @@ impl Reference {
             stats: parts.stats.clone(),
             max: settings.max_request_bytes,
         };
+        let parts = QuotaParts {
+            limiter: parts.limiter.clone(),
+            quotas: parts.quotas.clone(),
+            stats: parts.stats.clone(),
+        };
+        let quotas = RateLimitQuotaServiceServer::new(Division { parts, drain: drain.clone() })
+            .max_decoding_message_size(settings.max_request_bytes.min(MAX_REPORT));
         let Lifetime { age, keepalive_interval, keepalive_timeout, .. } = Lifetime::new(settings);
         let mut server = Server::builder()
             .max_concurrent_streams(settings.max_concurrent_streams)
@@ -99,7 +114,7 @@ impl Reference {
         if let Some(age) = age {
             server = server.max_connection_age(age);
         }
-        let router = server.add_routes(aux.add_service(service));
+        let router = server.add_routes(aux.add_service(service).add_service(quotas));
         let serving = tokio::task::spawn_local(async move {
             let drained = async move {
                 // An error means that the sender is dropped, which ends the server too.
@@ -171,6 +186,66 @@ impl RateLimitService for RateLimit {
             RateLimitResponse::decode(&*encoded).map_err(|error| Status::internal(error.to_string()))?;
         Ok(tonic::Response::new(response))
     }
+}
+
+/// The maximum size of a report: its buckets take up to 60 times their bytes once tonic has decoded them.
+const MAX_REPORT: usize = 256 * 1024;
+
+/// `StreamRateLimitQuotas` for tonic's generated [`RateLimitQuotaServiceServer`].
+#[derive(Clone)]
+struct Division {
+    parts: QuotaParts,
+    /// True: the streams end.
+    drain: watch::Receiver<bool>,
+}
+
+#[tonic::async_trait]
+impl RateLimitQuotaService for Division {
+    type StreamRateLimitQuotasStream =
+        Pin<Box<dyn Stream<Item = Result<RateLimitQuotaResponse, Status>> + Send>>;
+
+    async fn stream_rate_limit_quotas(
+        &self,
+        request: tonic::Request<tonic::Streaming<RateLimitQuotaUsageReports>>,
+    ) -> Result<tonic::Response<Self::StreamRateLimitQuotasStream>, Status> {
+        let (mut reports, mut quota) = (request.into_inner(), QuotaStream::new(self.parts.clone()));
+        let mut drain = self.drain.clone();
+        let mut drained = Box::pin(async move {
+            let _ = drain.wait_for(|drain| *drain).await;
+        });
+        let mut has_ended = false;
+        let responses = stream::poll_fn(move |context| {
+            if has_ended {
+                return Poll::Ready(None);
+            }
+            let mut end = |status| {
+                has_ended = true;
+                Poll::Ready(Some(Err(status)))
+            };
+            while let Poll::Ready(report) = reports.poll_next_unpin(context) {
+                let Some(report) = report else { return Poll::Ready(None) };
+                if let Err(status) = report.and_then(|report| take_report(&mut quota, &report)) {
+                    return end(status);
+                }
+            }
+            match quota.poll_response(context) {
+                Poll::Pending if drained.as_mut().poll(context).is_ready() => {
+                    end(Status::unavailable("the connection is closing"))
+                }
+                polled => polled.map(|response| Some(Ok(response))),
+            }
+        });
+        Ok(tonic::Response::new(Box::pin(responses)))
+    }
+}
+
+fn take_report(quota: &mut QuotaStream, report: &RateLimitQuotaUsageReports) -> Result<(), Status> {
+    let take = |quota: &mut QuotaStream, field: ReportField<'_>| quota.take(field).map_err(|failure| *failure);
+    take(quota, ReportField::Domain(report.domain.as_bytes()))?;
+    for usage in &report.bucket_quota_usages {
+        take(quota, ReportField::Usage(&usage.encode_to_vec()))?;
+    }
+    quota.end_report().map_err(|failure| *failure)
 }
 
 /// Checks and counts the calls of tonic's generated service, which decodes a message before the service sees it: the size

@@ -14,6 +14,7 @@ pub(super) enum Rpc {
     Check,
     Watch,
     Reflection,
+    Quota,
     /// A request of another protocol, which is answered at its end.
     NotGrpc,
 }
@@ -26,6 +27,9 @@ impl Rpc {
             b"/grpc.health.v1.Health/Watch" => Some(Self::Watch),
             b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
             | b"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => Some(Self::Reflection),
+            b"/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas" => {
+                Some(Self::Quota)
+            }
             _ => None,
         }
     }
@@ -33,7 +37,7 @@ impl Rpc {
     /// The maximum size of a request, and the variable that sets it.
     pub(super) fn max_request(self, configured: usize) -> (usize, &'static str) {
         match self {
-            Self::ShouldRateLimit | Self::NotGrpc => (configured, "GRPC_MAX_REQUEST_BYTES"),
+            Self::ShouldRateLimit | Self::Quota | Self::NotGrpc => (configured, "GRPC_MAX_REQUEST_BYTES"),
             Self::Check | Self::Watch => (MAX_HEALTH_CHECK, "fixed"),
             Self::Reflection => (MAX_QUESTION, "fixed"),
         }

@@ -1,4 +1,4 @@
-//! The streaming calls of a connection: those that watch the health, and reflection. They last as long as the caller
+//! The streaming calls of a connection: those that watch the health, reflection, and RLQS. They last as long as the caller
 //! likes, so their number is bounded, and a connection without other calls counts as idle.
 
 use std::task::Context;
@@ -8,6 +8,7 @@ use tonic::Status;
 
 use super::{
     calls::{Call, ConnectionCalls, Http},
+    dividing,
     pending::{MAX_STREAMING, Streaming},
     status::{Failure, end_with_failure},
 };
@@ -42,6 +43,7 @@ impl ConnectionCalls {
             let is_quiet = match http.call(*id) {
                 Some(Call::Watching(_)) => true,
                 Some(Call::Reflecting(reflection)) => reflection.is_quiet(),
+                Some(Call::Dividing(dividing)) => dividing.is_quiet(),
                 _ => return false,
             };
             quiet += usize::from(is_quiet);
@@ -58,14 +60,16 @@ impl ConnectionCalls {
         for id in self.streaming.ids.clone() {
             count(Work::Polled, 1);
             self.reflect(http, id);
+            self.divide(http, id);
         }
     }
 
-    /// Ends the streaming calls of a connection that is closing.
+    /// Ends the streaming calls of a connection that is closing, after the last actions.
     pub(super) fn end_streams(&mut self, http: &mut Http) {
         let failure = Status::unavailable("the connection is closing").into();
         for id in std::mem::take(&mut self.streaming.ids) {
-            http.send_data(id, &[], end_with_failure(&failure));
+            self.divide(http, id);
+            dividing::end_stream(http, id, end_with_failure(&failure));
         }
     }
 }

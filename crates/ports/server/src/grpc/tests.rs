@@ -44,6 +44,8 @@ use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::RateLimitRequest,
 };
+use net::edges::Edges;
+use quota::Quotas;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 
@@ -114,8 +116,11 @@ impl Client {
         let gate = Arc::new(Semaphore::new(0));
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         let budget = Budget::new(1 << 20);
+        let limiter = Arc::new(limiter(store, &stats));
+        let quotas = quota::Settings { ttl_seconds: 2, max_buckets: 100, max_buckets_of_stream: 10 };
         let calls = Calls {
-            limiter: Arc::new(limiter(store, &stats)),
+            quotas: Quotas::new(limiter.clone(), Edges::system(), quotas),
+            limiter,
             stats: stats.clone(),
             tracer: None,
             max_request_bytes: 1 << 20,

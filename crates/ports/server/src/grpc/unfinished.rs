@@ -10,6 +10,7 @@ use tonic::Status;
 
 use super::{
     calls::{Call, Calls, ConnectionCalls, Http, Unary},
+    dividing,
     framing::{PREFIX, after},
     pending::Partial,
     rpc::Rpc,
@@ -69,6 +70,7 @@ impl ConnectionCalls {
         let unfinished = http.calls().filter_map(|(id, call)| match call {
             Call::Unary(unary) => Some((id, unary.deadline(timeout))),
             Call::Reflecting(reflection) => reflection.since().map(|since| (id, after(since, timeout))),
+            Call::Dividing(dividing) => dividing.since().map(|since| (id, after(since, timeout))),
             _ => None,
         });
         for (id, deadline) in unfinished.collect::<Vec<_>>() {
@@ -89,6 +91,9 @@ impl ConnectionCalls {
                 http.send_data(id, &[], end_with_failure(&late(timeout).into()));
             }
             return;
+        }
+        if matches!(http.call(id), Some(Call::Dividing(_))) {
+            return dividing::end_stream(http, id, end_with_failure(&late(timeout).into()));
         }
         let Some(unary) = self.take(http, id) else { return };
         let failure = match unary.head.timeout {

@@ -176,6 +176,7 @@ async fn work(
     drain_timeout: Duration,
 ) -> usize {
     serving.calls.limiter.start_worker();
+    serving.calls.quotas.start();
     let (mut connections, mut arrivals) = (JoinSet::new(), Arrivals::default());
     // Connections survive a panic of the loop that receives them, and so does their channel.
     net::restart::task(Boundary::Listener, async || {
@@ -324,6 +325,7 @@ impl Serving {
         let config = Config { max_streams: settings.max_concurrent_streams, budget: budget.clone() };
         let calls = Rc::new(Calls {
             limiter: parts.limiter.clone(),
+            quotas: parts.quotas.clone(),
             stats: parts.stats.clone(),
             tracer: parts.tracer.clone(),
             max_request_bytes: settings.max_request_bytes,

@@ -1,5 +1,5 @@
 //! The cost of a connection with the services of the port, for any script of its peer: `ShouldRateLimit`, health checks,
-//! reflection, and methods that do not exist. The scripts, the meter and the prices are those of `http2::fuzz`.
+//! reflection, quotas, and methods that do not exist. The scripts, the meter and the prices are those of `http2::fuzz`.
 //!
 //! A script runs as `driver` runs a connection, without its socket and timers. All work is bounded by what was received.
 //! Half of the scripts have turns that are over as soon as the clock is read, and the work of each turn is bounded; in the
@@ -32,6 +32,8 @@ use counters::{Applied, Batch, Count, KeepHolds, Operate, Report, Store, StoreFu
 use limiter::{Limiter, Policy, handles};
 use memory::MemoryStore;
 use metrics::{Stats, StatsOptions};
+use net::edges::Edges;
+use quota::Quotas;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 
@@ -43,6 +45,7 @@ const PATHS: &[&str] = &[
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas",
     "/other",
 ];
 
@@ -109,8 +112,11 @@ impl Parts {
         let gate = Arc::new(Semaphore::new(0));
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         reflection::load();
+        let limiter = Arc::new(limiter(store, &stats));
+        let settings = quota::Settings { ttl_seconds: 2, max_buckets: 100, max_buckets_of_stream: 10 };
         let calls = Rc::new(Calls {
-            limiter: Arc::new(limiter(store, &stats)),
+            quotas: Quotas::new(limiter.clone(), Edges::system(), settings),
+            limiter,
             stats,
             tracer: None,
             // A message that fits a stream's window: the length of a larger one is granted by the budget, and reserved.

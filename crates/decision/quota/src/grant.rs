@@ -1,0 +1,54 @@
+//! What an Envoy was assigned: requests that are paid for.
+
+use std::time::Duration;
+
+use crate::demand::Demand;
+
+/// How long a message may be on the way. A report that comes sooner after a grant may have been sent before it arrived.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
+
+/// Envoys report every five seconds. A report that comes later was held up, and grants may have been too.
+const PUNCTUAL: Duration = Duration::from_millis(6_500);
+
+/// A token bucket that begins with these requests and gains none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Grant {
+    pub(crate) requests: u64,
+    /// Not that of the grant before: an Envoy keeps its bucket if it is assigned an equal one.
+    pub(crate) is_odd: bool,
+    /// The most that can be left of it.
+    most: u64,
+    at: Duration,
+    /// What was probably left at a time.
+    left: u64,
+    left_at: Duration,
+}
+
+impl Grant {
+    pub(crate) fn after(last: Option<Self>, requests: u64, now: Duration) -> Self {
+        let is_odd = last.is_some_and(|last| !last.is_odd);
+        Self { requests, is_odd, most: requests, at: now, left: requests, left_at: now }
+    }
+
+    /// Takes a report; `last` is the time of the one before. Returns the most that can be left if all that was used of
+    /// earlier grants has been reported.
+    pub(crate) fn report(&mut self, allowed: u64, last: Duration, now: Duration) -> Option<u64> {
+        let is_later = |then: Duration| then.saturating_sub(self.at) > ON_THE_WAY;
+        if is_later(last) {
+            // All of it was used of this grant.
+            self.most = self.most.saturating_sub(allowed);
+        }
+        let (since, of) = (now.saturating_sub(self.at.max(last)), now.saturating_sub(last));
+        let used = u128::from(allowed) * since.as_micros() / of.as_micros().max(1);
+        self.left = self.left.saturating_sub(u64::try_from(used).unwrap_or(u64::MAX));
+        self.left_at = now;
+        (is_later(now) && now.saturating_sub(last) < PUNCTUAL).then_some(self.most)
+    }
+
+    /// What is probably left.
+    pub(crate) fn left(&self, demand: &Demand, now: Duration) -> u64 {
+        let used = demand.rate(now.saturating_sub(self.left_at));
+        // Before the first sample nothing is known; a second report comes soon.
+        self.left.saturating_sub(used.unwrap_or(0))
+    }
+}

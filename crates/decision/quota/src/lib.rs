@@ -1,0 +1,279 @@
+//! Divides limits among Envoys that report what they use, by the protocol RLQS.
+//!
+//! The stream of an Envoy tells [`Quotas`] what its buckets have used, and takes the [`BucketAction`]s that it is owed.
+//! `division` divides one limit, without I/O; `keeper` pays for what it assigns: it takes hits of the rule's counter
+//! through the limiter, before an Envoy may use them. docs/reference/quota.md describes the guarantee.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+mod demand;
+mod division;
+mod grant;
+mod keeper;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use division::{Division, Now};
+use faults::mutex::lock;
+use limiter::{Limiter, QuotaBucket};
+use net::edges::Edges;
+use tokio::sync::Notify;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settings {
+    /// How long an assignment lasts without a report, in seconds: more than the five after which Envoys report.
+    pub ttl_seconds: u32,
+    /// The maximum number of buckets of all streams, each counted once for each of its streams.
+    pub max_buckets: usize,
+    /// The maximum number of buckets of a stream.
+    pub max_buckets_of_stream: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BucketAction {
+    /// The domain, and the entries in the order of their keys.
+    pub bucket: Arc<QuotaBucket>,
+    pub action: Action,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// The Envoy forgets the bucket, and reports its next request at once.
+    Abandon,
+    Assign {
+        strategy: Strategy,
+        ttl_seconds: u32,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Strategy {
+    AllowAll,
+    DenyAll,
+    /// A token bucket, which begins full.
+    Tokens {
+        max: u32,
+        /// Tokens added in each interval; at least one.
+        per_fill: u32,
+        fill_seconds: u32,
+    },
+}
+
+/// Why a bucket of a report is not divided. The stream goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    TooManyBuckets,
+    TooManyOfStream,
+}
+
+/// What was done since the start.
+#[derive(Default, Debug)]
+pub struct Counts {
+    /// Hits taken of counters ahead of time, and those that were given back.
+    pub taken: AtomicU64,
+    pub given_back: AtomicU64,
+    /// Actions by kind.
+    pub granted: AtomicU64,
+    pub renewed: AtomicU64,
+    pub allowed: AtomicU64,
+    pub denied: AtomicU64,
+    pub abandoned: AtomicU64,
+}
+
+/// The buckets of all streams of this replica.
+pub struct Quotas {
+    limiter: Arc<Limiter>,
+    edges: Edges,
+    settings: Settings,
+    state: Mutex<State>,
+    /// A report came.
+    reported: Notify,
+    is_started: AtomicBool,
+    epoch: Instant,
+    pub counts: Counts,
+}
+
+#[derive(Default)]
+struct State {
+    buckets: BTreeMap<Arc<QuotaBucket>, Bucket>,
+    /// Those with reports that are not answered.
+    asked: BTreeSet<Arc<QuotaBucket>>,
+    streams: BTreeMap<u64, Outbox>,
+    next_stream: u64,
+    /// The buckets of each stream, together.
+    used: usize,
+}
+
+#[derive(Default)]
+struct Bucket {
+    division: Division,
+    /// What applies to it when it was last looked at.
+    mode: Mode,
+    /// Its next turn, unless a report comes.
+    due: Duration,
+    /// A turn of it is under way.
+    is_busy: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Mode {
+    #[default]
+    Divided,
+    Allowed,
+    Denied,
+}
+
+/// The actions that a stream is owed: of each bucket the last.
+#[derive(Default)]
+struct Outbox {
+    actions: BTreeMap<Arc<QuotaBucket>, Action>,
+    waker: Option<Waker>,
+}
+
+impl Outbox {
+    fn put(&mut self, bucket: &Arc<QuotaBucket>, action: Action) {
+        self.actions.insert(bucket.clone(), action);
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Quotas {
+    pub fn new(limiter: Arc<Limiter>, edges: Edges, settings: Settings) -> Arc<Self> {
+        let epoch = edges.timer.now();
+        let (state, reported, is_started) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
+        Arc::new(Self {
+            limiter,
+            edges,
+            settings,
+            state,
+            reported,
+            is_started,
+            epoch,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Starts the keeper on the runtime of the calling thread, unless it runs.
+    pub fn start(self: &Arc<Self>) {
+        if !self.is_started.swap(true, Relaxed) {
+            let keeper = self.clone();
+            self.edges.start(async move { keeper.keep_running().await });
+        }
+    }
+
+    /// Opens a stream that reports buckets of this domain.
+    pub fn open(self: &Arc<Self>, domain: &str) -> Stream {
+        let mut state = lock(&self.state);
+        let id = state.next_stream;
+        state.next_stream += 1;
+        state.streams.insert(id, Outbox::default());
+        Stream { quotas: self.clone(), id, domain: domain.into(), buckets: BTreeSet::new() }
+    }
+
+    /// The buckets of each stream, together.
+    pub fn buckets(&self) -> usize {
+        lock(&self.state).used
+    }
+
+    pub fn streams(&self) -> usize {
+        lock(&self.state).streams.len()
+    }
+
+    fn now(&self) -> Now {
+        let elapsed = self.edges.timer.now().saturating_duration_since(self.epoch);
+        Now { time: self.edges.clock.now(), elapsed }
+    }
+}
+
+/// A stream of an Envoy. Its end frees nothing that it was assigned.
+pub struct Stream {
+    quotas: Arc<Quotas>,
+    id: u64,
+    domain: Box<str>,
+    buckets: BTreeSet<Arc<QuotaBucket>>,
+}
+
+impl Stream {
+    /// Takes what a bucket has used since it was last reported. Its entries may come in any order.
+    ///
+    /// # Errors
+    /// When there are too many buckets. What the bucket has used is counted all the same.
+    pub fn report(&mut self, entries: &[(&str, &str)], allowed: u64, denied: u64) -> Result<(), Refused> {
+        let mut entries: Box<[(Box<str>, Box<str>)]> =
+            entries.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        entries.sort_unstable();
+        let quotas = &self.quotas;
+        let (bucket, now) = (QuotaBucket { domain: self.domain.clone(), entries }, quotas.now());
+        quotas.limiter.count_quota(&bucket, allowed, denied, now.time);
+        let mut state = lock(&quotas.state);
+        let bucket = match self.buckets.get(&bucket) {
+            Some(bucket) => bucket.clone(),
+            None if self.buckets.len() >= quotas.settings.max_buckets_of_stream => {
+                return Err(Refused::TooManyOfStream);
+            }
+            None if state.used >= quotas.settings.max_buckets => return Err(Refused::TooManyBuckets),
+            None => {
+                let known = state.buckets.get_key_value(&bucket);
+                let bucket = known.map_or_else(|| Arc::new(bucket), |(known, _)| known.clone());
+                self.buckets.insert(bucket.clone());
+                state.used += 1;
+                bucket
+            }
+        };
+        let division = &mut state.buckets.entry(bucket.clone()).or_default().division;
+        division.report(self.id, allowed, denied, now);
+        state.asked.insert(bucket);
+        drop(state);
+        quotas.reported.notify_one();
+        Ok(())
+    }
+
+    /// At most this many actions that the stream is owed. Pending, and the waker registered, if there are none.
+    pub fn poll_actions(&mut self, most: usize, context: &mut Context<'_>) -> Poll<Vec<BucketAction>> {
+        let mut state = lock(&self.quotas.state);
+        let Some(outbox) = state.streams.get_mut(&self.id) else { return Poll::Pending };
+        let mut actions = Vec::new();
+        while actions.len() < most
+            && let Some((bucket, action)) = outbox.actions.pop_first()
+        {
+            actions.push(BucketAction { bucket, action });
+        }
+        if actions.is_empty() {
+            outbox.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        for BucketAction { bucket, action } in &actions {
+            if *action == Action::Abandon && self.buckets.remove(bucket) {
+                state.used -= 1;
+            }
+        }
+        Poll::Ready(actions)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut state = lock(&self.quotas.state);
+        state.streams.remove(&self.id);
+        let buckets = mem::take(&mut self.buckets);
+        state.used -= buckets.len();
+        for bucket in buckets {
+            if let Some(Bucket { division, .. }) = state.buckets.get_mut(&bucket) {
+                division.remove(self.id);
+            }
+        }
+    }
+}

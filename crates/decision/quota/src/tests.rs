@@ -1,0 +1,318 @@
+//! Replicas that share a counter, and Envoys as they are: what they admit, beside the limit.
+
+use std::{collections::HashMap, time::Duration};
+
+use clock::Time;
+use limiter::QuotaLimit;
+
+/// A minute begins.
+const START: u64 = 1_800_000_000;
+
+use crate::{
+    division::{Change, Division, Now, Turn},
+    grant::Grant,
+};
+
+/// An Envoy's bucket: denies without an assignment.
+#[derive(Default)]
+struct Envoy {
+    is_known: bool,
+    tokens: Option<(Grant, u64)>,
+    expires: u64,
+    allowed: u64,
+    denied: u64,
+    next_report: u64,
+    carry: f64,
+    replica: usize,
+    stream: u64,
+    is_stopped: bool,
+    admitted: u64,
+}
+
+struct World {
+    limit: u64,
+    seconds: u64,
+    divisions: Vec<Division>,
+    envoys: Vec<Envoy>,
+    counters: HashMap<u64, u64>,
+    /// In milliseconds.
+    now: u64,
+    delay: u64,
+    on_the_way: Vec<(u64, usize, Change)>,
+    admitted: HashMap<u64, u64>,
+    /// What Envoys had when a window began, or was on the way to them.
+    held: HashMap<u64, u64>,
+    messages: u64,
+    random: u64,
+    next_stream: u64,
+}
+
+impl World {
+    fn new(limit: u64, seconds: u64, replicas: usize, envoys: usize) -> Self {
+        let mut world = Self {
+            limit,
+            seconds,
+            divisions: (0..replicas).map(|_| Division::default()).collect(),
+            envoys: (0..envoys).map(|_| Envoy::default()).collect(),
+            counters: HashMap::new(),
+            now: 0,
+            delay: 2,
+            on_the_way: Vec::new(),
+            admitted: HashMap::new(),
+            held: HashMap::new(),
+            messages: 0,
+            random: 7,
+            next_stream: 0,
+        };
+        for index in 0..envoys {
+            world.connect(index, index % replicas);
+            world.envoys[index].next_report = 1 + 1_700 * u64::try_from(index).unwrap() % 5_000;
+        }
+        world
+    }
+
+    fn number(&mut self, below: u64) -> u64 {
+        self.random =
+            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) % below
+    }
+
+    fn connect(&mut self, index: usize, replica: usize) {
+        let (old, stream) = (self.envoys[index].replica, self.envoys[index].stream);
+        self.divisions[old].remove(stream);
+        self.next_stream += 1;
+        (self.envoys[index].replica, self.envoys[index].stream) = (replica, self.next_stream);
+    }
+
+    fn window(&self) -> u64 {
+        (START + self.now / 1000) / self.seconds
+    }
+
+    fn at(&self) -> Now {
+        let time = Time::from_micros(START * 1_000_000 + self.now * 1000);
+        Now { time, elapsed: Duration::from_millis(self.now + 1000) }
+    }
+
+    fn rule(&self) -> QuotaLimit {
+        let window_end = Some(Time::from_seconds((self.window() + 1) * self.seconds));
+        QuotaLimit { requests: self.limit, seconds: self.seconds, window_end }
+    }
+
+    fn turn(&mut self, replica: usize) {
+        let (limit, now) = (self.rule(), self.at());
+        match self.divisions[replica].turn(limit, now) {
+            Turn::Take(hits, at) => {
+                let counter = self.counters.entry(at.seconds() / self.seconds).or_default();
+                let taken = hits.min(self.limit.saturating_sub(*counter));
+                *counter += taken;
+                self.divisions[replica].taken(hits, at, taken, now);
+            }
+            Turn::GiveBack(hits) => *self.counters.get_mut(&self.window()).unwrap() -= hits,
+            Turn::Nothing => {}
+        }
+        for (stream, change) in self.divisions[replica].assign(limit, now) {
+            let to = self.envoys.iter().position(|envoy| envoy.stream == stream);
+            self.messages += 1;
+            if let Some(to) = to {
+                self.on_the_way.push((self.now + self.delay, to, change));
+            }
+        }
+    }
+
+    fn report(&mut self, index: usize) {
+        let envoy = &mut self.envoys[index];
+        let (replica, stream) = (envoy.replica, envoy.stream);
+        let (allowed, denied) = (std::mem::take(&mut envoy.allowed), std::mem::take(&mut envoy.denied));
+        self.messages += 1;
+        let now = self.at();
+        self.divisions[replica].report(stream, allowed, denied, now);
+        self.turn(replica);
+    }
+
+    /// A millisecond, in which requests come at these rates.
+    fn step(&mut self, rates: &[u64]) {
+        let window = self.window();
+        self.now += 1;
+        if self.window() != window {
+            let held = self.envoys.iter().filter_map(|envoy| envoy.tokens).map(|(_, left)| left);
+            let coming = self.on_the_way.iter().map(|(_, _, change)| match change {
+                Change::Grant(grant) => grant.requests,
+                _ => 0,
+            });
+            let held = held.chain(coming).sum();
+            self.held.insert(self.window(), held);
+        }
+        let (arrived, rest) = std::mem::take(&mut self.on_the_way)
+            .into_iter()
+            .partition(|(at, to, _)| *at <= self.now && !self.envoys[*to].is_stopped);
+        self.on_the_way = rest;
+        let arrived: Vec<(u64, usize, Change)> = arrived;
+        for (_, to, change) in arrived {
+            let (now, envoy) = (self.now, &mut self.envoys[to]);
+            envoy.expires = now + 15_000;
+            match change {
+                Change::Grant(grant) | Change::Renew(grant) => {
+                    let is_equal = envoy.tokens.is_some_and(|(held, _)| {
+                        (held.requests, held.is_odd) == (grant.requests, grant.is_odd)
+                    });
+                    if !is_equal {
+                        envoy.tokens = Some((grant, grant.requests));
+                    }
+                }
+                Change::Deny => envoy.tokens = None,
+                Change::Abandon => (envoy.is_known, envoy.tokens) = (false, None),
+            }
+        }
+        if self.now % 100 == 0 {
+            // Whichever is first.
+            let (replicas, first) = (self.divisions.len(), self.random as usize >> 40);
+            (0..replicas).for_each(|replica| self.turn((first + replica) % replicas));
+        }
+        for (index, rate) in rates.iter().enumerate() {
+            if self.envoys[index].is_stopped {
+                continue;
+            }
+            // Between half and one and a half of the mean.
+            let noise = 500 + self.number(1000);
+            self.envoys[index].carry += (rate * noise) as f64 / 1e6;
+            while self.envoys[index].carry >= 1.0 {
+                self.envoys[index].carry -= 1.0;
+                self.request(index);
+            }
+            let envoy = &mut self.envoys[index];
+            if self.now >= envoy.expires {
+                envoy.tokens = None;
+            }
+            if self.now >= envoy.next_report {
+                envoy.next_report = self.now + 5_000;
+                if envoy.is_known {
+                    self.report(index);
+                }
+            }
+        }
+    }
+
+    fn request(&mut self, index: usize) {
+        let (window, envoy) = (self.window(), &mut self.envoys[index]);
+        match &mut envoy.tokens {
+            Some((_, left)) if *left > 0 => {
+                *left -= 1;
+                envoy.allowed += 1;
+                envoy.admitted += 1;
+                *self.admitted.entry(window).or_default() += 1;
+            }
+            _ => envoy.denied += 1,
+        }
+        if !std::mem::replace(&mut self.envoys[index].is_known, true) {
+            self.report(index);
+        }
+    }
+
+    fn run(&mut self, seconds: u64, rates: &[u64]) -> u64 {
+        let before: u64 = self.admitted.values().sum();
+        (0..seconds * 1000).for_each(|_| self.step(rates));
+        self.admitted.values().sum::<u64>() - before
+    }
+
+    /// Every hit that was admitted was taken from the counter, and a window admits no more than the limit and what Envoys
+    /// had when it began.
+    fn check(&self) {
+        assert!(self.counters.values().all(|count| *count <= self.limit));
+        let (admitted, taken) = (self.admitted.values().sum::<u64>(), self.counters.values().sum::<u64>());
+        assert!(admitted <= taken, "{admitted} of {taken}");
+        for (window, admitted) in &self.admitted {
+            let held = self.held.get(window).copied().unwrap_or(0);
+            assert!(*admitted <= self.limit + held, "{admitted} in {window}, and {held} were held");
+        }
+    }
+}
+
+/// The part of the limit that was not used in so many seconds.
+fn unused(world: &World, seconds: u64, admitted: u64) -> f64 {
+    1.0 - (admitted * world.seconds) as f64 / (world.limit * seconds) as f64
+}
+
+/// Limits, their seconds, replicas and Envoys.
+const SETTINGS: [(u64, u64, usize, usize); 6] = [
+    (1000, 1, 1, 3),
+    (1000, 1, 2, 3),
+    (6000, 60, 2, 3),
+    (60_000, 60, 2, 3),
+    (100, 1, 2, 8),
+    (1000, 1, 4, 40),
+];
+
+#[test]
+fn a_demanded_limit_is_used_and_shared() {
+    for (limit, seconds, replicas, envoys) in SETTINGS {
+        let mut world = World::new(limit, seconds, replicas, envoys);
+        let rates = vec![(limit / seconds * 3 / 2).div_ceil(envoys as u64); envoys];
+        world.run(20, &rates);
+        let (messages, warm) = (world.messages, seconds.max(20));
+        world.envoys.iter_mut().for_each(|envoy| envoy.admitted = 0);
+        let admitted = world.run(warm, &rates);
+        let unused = unused(&world, warm, admitted);
+        assert!(unused < 0.1, "{limit} a {seconds} s: {unused} is unused");
+        let each = world.envoys.iter().map(|envoy| envoy.admitted);
+        let (least, most) = (each.clone().min().unwrap(), each.max().unwrap());
+        assert!(most < if replicas > 2 { 5 } else { 2 } * least, "{limit} a {seconds} s: {least} to {most}");
+        let messages = (world.messages - messages) as f64 / admitted as f64;
+        assert!(limit / seconds < 1000 || envoys > 3 || messages < 0.01, "{messages} a hit");
+        world.check();
+    }
+}
+
+#[test]
+fn a_limit_follows_traffic_that_moves() {
+    for (limit, seconds, replicas, envoys) in SETTINGS {
+        let mut world = World::new(limit, seconds, replicas, envoys);
+        let (mut admitted, turns) = (0, 30);
+        for turn in 0..turns {
+            let mut rates = vec![0; envoys];
+            rates[turn % envoys] = limit / seconds * 3 / 2;
+            // Not at the start of a window.
+            (0..371).for_each(|_| world.step(&rates));
+            admitted += world.run(10, &rates);
+        }
+        let unused = unused(&world, 10 * turns as u64, admitted);
+        assert!(unused < 0.4, "{limit} a {seconds} s: {unused} is unused");
+        world.check();
+    }
+}
+
+/// Envoys and replicas come and go, messages are late, the limit changes.
+#[test]
+fn nothing_passes_that_is_not_paid_for() {
+    for seed in 0..60 {
+        let (limit, seconds, replicas, envoys) = SETTINGS[seed % 5];
+        let mut world = World::new(limit, seconds, replicas, envoys);
+        world.random = seed as u64 * 7919 + 1;
+        for _ in 0..60 {
+            let (index, rate) = (world.number(envoys as u64) as usize, limit / seconds);
+            match world.number(8) {
+                0 => world.envoys[index].is_stopped = true,
+                1 | 2 => world.envoys.iter_mut().for_each(|envoy| envoy.is_stopped = false),
+                3 => {
+                    let replica = world.number(replicas as u64) as usize;
+                    world.connect(index, replica);
+                }
+                4 => {
+                    let replica = world.number(replicas as u64) as usize;
+                    world.divisions[replica] = Division::default();
+                    let lost: Vec<usize> =
+                        (0..envoys).filter(|envoy| world.envoys[*envoy].replica == replica).collect();
+                    for envoy in lost {
+                        let other = world.number(replicas as u64) as usize;
+                        world.connect(envoy, other);
+                    }
+                }
+                5 => world.delay = 1 + world.number(400),
+                _ => {}
+            }
+            let rates: Vec<u64> = (0..envoys).map(|_| world.number(2) * world.number(rate + 2)).collect();
+            let time = 1 + world.number(4);
+            world.run(time, &rates);
+            world.check();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a stream of RLQS does, whatever carries it: checks and takes what an Envoy reports, and makes the responses.
+//!
+//! `dividing` carries it on the service's own HTTP/2 connection, and the tonic `reference` on tonic's.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tonic::Status;
+
+use super::status::{self, Failure, rejected};
+use crate::wire::quota::{self as wire, ReportField};
+use limiter::{Limiter, RequestError};
+use metrics::{QuotaRefused, Stats};
+use proto::{envoy::service::rate_limit_quota::v3::RateLimitQuotaResponse, protobuf::Malformed};
+use quota::{Quotas, Refused, Stream};
+
+/// The maximum size of the keys and values of a bucket's id, and of a domain: `QUOTA_MAX_BUCKETS` of them are kept.
+const MAX_ID_BYTES: usize = 1024;
+
+/// The maximum number of actions of a response. With the largest ids it fits a stream's first window.
+const MAX_ACTIONS: usize = 32;
+
+/// The parts that the streams share.
+#[derive(Clone)]
+pub(super) struct QuotaParts {
+    pub(super) limiter: Arc<Limiter>,
+    pub(super) quotas: Arc<Quotas>,
+    pub(super) stats: Arc<Stats>,
+}
+
+pub(super) struct QuotaStream {
+    parts: QuotaParts,
+    domain: Box<str>,
+    /// `None` until its domain is reported.
+    stream: Option<Stream>,
+}
+
+impl QuotaStream {
+    pub(super) fn new(parts: QuotaParts) -> Self {
+        Self { parts, domain: Box::default(), stream: None }
+    }
+
+    /// Takes a field of a report.
+    pub(super) fn take(&mut self, field: ReportField<'_>) -> Result<(), Failure> {
+        match field {
+            ReportField::Domain(domain) => self.take_domain(domain),
+            ReportField::Usage(usage) => self.take_usage(usage),
+            ReportField::Other => Ok(()),
+        }
+    }
+
+    /// The report is complete.
+    pub(super) fn end_report(&mut self) -> Result<(), Failure> {
+        self.parts.stats.quotas().reports.increment();
+        self.stream.as_ref().map(drop).ok_or_else(no_domain)
+    }
+
+    fn take_domain(&mut self, domain: &[u8]) -> Result<(), Failure> {
+        if domain.is_empty() || domain == self.domain.as_bytes() {
+            return Ok(());
+        }
+        let domain = std::str::from_utf8(domain).ok().filter(|text| text::bytes::is_verbatim(text));
+        let Some(domain) = domain else { return Err(invalid("the domain is not UTF-8".to_owned())) };
+        if domain.len() > MAX_ID_BYTES {
+            let length = domain.len();
+            return Err(invalid(format!("the domain has {length} bytes, the maximum is {MAX_ID_BYTES}")));
+        }
+        if self.stream.is_some() {
+            let first = &self.domain;
+            return Err(invalid(format!(
+                "the stream has reported domain {first:?} and now {domain:?}; expected one domain for each stream"
+            )));
+        }
+        if !self.parts.limiter.has_rules() {
+            return Err(status::of_error(&RequestError::NoRules).into());
+        }
+        self.domain = domain.into();
+        self.stream = Some(self.parts.quotas.open(domain));
+        Ok(())
+    }
+
+    fn take_usage(&mut self, message: &[u8]) -> Result<(), Failure> {
+        let Some(stream) = &mut self.stream else { return Err(no_domain()) };
+        let usage = match wire::usage(message, self.parts.limiter.bounds().entries) {
+            Ok(usage) => usage,
+            Err(error) if error.is_text() => return self.refuse(QuotaRefused::InvalidText),
+            Err(error) => return Err(malformed(error)),
+        };
+        let bytes: usize = usage.entries.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let refused = if usage.excess_entries > 0 {
+            Some(QuotaRefused::TooManyEntries)
+        } else if usage.entries.is_empty() {
+            Some(QuotaRefused::EmptyId)
+        } else if bytes > MAX_ID_BYTES {
+            Some(QuotaRefused::IdTooLarge)
+        } else {
+            stream.report(&usage.entries, usage.allowed, usage.denied).err().map(|refused| match refused {
+                Refused::TooManyBuckets => QuotaRefused::TooManyBuckets,
+                Refused::TooManyOfStream => QuotaRefused::TooManyOfStream,
+            })
+        };
+        refused.map_or(Ok(()), |reason| self.refuse(reason))
+    }
+
+    /// The stream goes on.
+    fn refuse(&self, reason: QuotaRefused) -> Result<(), Failure> {
+        self.parts.stats.quotas().refused(reason).increment();
+        Ok(())
+    }
+
+    /// The next response, with the newest action of each bucket.
+    pub(super) fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<RateLimitQuotaResponse> {
+        let Some(stream) = &mut self.stream else { return Poll::Pending };
+        let actions = ready!(stream.poll_actions(MAX_ACTIONS, context));
+        Poll::Ready(wire::response(&actions))
+    }
+}
+
+fn no_domain() -> Failure {
+    invalid("the first report has no domain; expected one before its bucket_quota_usages".to_owned())
+}
+
+fn invalid(message: String) -> Failure {
+    rejected(Status::invalid_argument(message)).into()
+}
+
+pub(super) fn malformed(error: Malformed) -> Failure {
+    rejected(Status::internal(format!("the message is not a RateLimitQuotaUsageReports: {error}"))).into()
+}
