@@ -6,6 +6,7 @@ mod overrides;
 mod remembered;
 mod response;
 mod separation;
+mod share;
 mod setup;
 mod several_limits;
 
