@@ -18,7 +18,8 @@ use super::{parts::App, threads::Thread};
 use admin::Api;
 use clock::{Clock, SystemClock};
 use faults::panics::Boundary;
-use fleet::members::{self, INTERVAL_SECONDS};
+use fleet::members::{self, INTERVAL_SECONDS, Sharers};
+use limit::Share;
 use memcached::ResetLog;
 use overrides::{follower::Follower, progress::Progress};
 use redis_store::CommandPool;
@@ -65,7 +66,7 @@ pub(super) fn start(
             health.set(Part::Overrides, true);
             std::future::pending::<()>().await;
         };
-        let publishing = net::restart::task(Boundary::ReplicaSync, async || publish(&api, &pool).await);
+        let publishing = net::restart::task(Boundary::ReplicaSync, async || publish(&app, &api, &pool).await);
         let logging = net::restart::task(Boundary::ReplicaSync, async || write_changes(&app, &pool).await);
         let refunding = net::restart::task(Boundary::ReplicaSync, async || {
             announce_refunds(&mut refunds, async |keys| follower.announce_refunds(keys).await).await;
@@ -132,11 +133,11 @@ async fn announce_refunds(
     std::future::pending::<()>().await;
 }
 
-/// Publishes this replica at intervals; never returns.
-async fn publish(api: &Api, pool: &CommandPool) {
+/// Publishes this replica at intervals, and counts those that share the store where it matters; never returns.
+async fn publish(app: &App, api: &Api, pool: &CommandPool) {
     let mut tick = interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut failing = false;
+    let (mut failing, mut sharers) = (false, Sharers::default());
     loop {
         tick.tick().await;
         match members::publish(pool, &api.announcement(), api.published_summary().as_deref()).await {
@@ -147,6 +148,12 @@ async fn publish(api: &Api, pool: &CommandPool) {
                     warn!("cannot publish this replica: {error}");
                 }
             }
+        }
+        if app.limiter.uses_share()
+            && let Some((rank, replicas)) = sharers.read(pool, members::own_id()).await
+            && let Some(share) = Share::new(rank, replicas)
+        {
+            app.limiter.set_share(share);
         }
     }
 }

@@ -27,7 +27,7 @@ pub fn documentation() -> Vec<Metric> {
     [
         [rows::RULES, rows::REQUESTS, rows::HITS, rows::SERVICE].concat(),
         [LOCAL_CACHE, rows::POOL, rows::PER_SECOND_POOL, rows::REDIS, rows::MEMCACHED, rows::LEASES].concat(),
-        [DECISION_LOG, REQUEST_LOG, TOP, QUOTAS, TLS, SPANS, RULES, LIMITS, XDS, rows::STORE, OVERRIDES, MEMORY]
+        [DECISION_LOG, REQUEST_LOG, TOP, QUOTAS, TLS, SPANS, RULES, LIMITS, XDS, rows::STORE, OVERRIDES, SHARE, MEMORY]
             .concat(),
         [rows::SERIES, rows::PROCESS].concat(),
     ]
@@ -159,6 +159,11 @@ rows! { OVERRIDES = overrides(overrides: &Usage, holds: u64, queued: usize)
     Gauge "tollgate_overrides_bytes" = overrides.bytes; "Memory of the overrides.";
 }
 
+rows! { SHARE = share(replicas: Option<u32>)
+    Gauge "tollgate_share_replicas" [] = replicas.map(|replicas| ([], u64::from(replicas)));
+        "Replicas by which the failure policy `share` divides limits, as they were seen last; absent until they are read, and then the policy decides as `local`.";
+}
+
 rows! { MEMORY = memory(limit: usize, bounds: &[MemoryUse])
     Gauge "tollgate_memory_limit_bytes" = limit; "Memory that the process may use (MEMORY_LIMIT).";
     Gauge "tollgate_memory_bound_bytes" ["bound"] = bounds.iter().map(|one| ([one.name], one.bytes));
@@ -199,6 +204,7 @@ impl App {
         }
         let (open, queued) = (self.limiter.open_holds(), self.limiter.queued_closings());
         overrides(samples, &index.usage(), open, queued);
+        share(samples, self.limiter.share().map(limit::Share::replicas));
         memory(samples, self.memory.limit, &self.memory_use());
     }
 

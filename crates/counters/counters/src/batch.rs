@@ -288,6 +288,10 @@ impl Batch {
         self.set(index, held.verdict(&self.checks[index], now));
     }
 
+    pub fn change_all(&mut self, change: impl FnMut(&mut Check)) {
+        self.checks.iter_mut().for_each(change);
+    }
+
     pub fn set_all(&mut self, mut verdict: impl FnMut(&Check) -> Verdict) {
         for check in &mut self.checks {
             (check.verdict, check.is_passing) = (verdict(check), false);

@@ -44,6 +44,11 @@ pub trait Count: Send + Sync {
         Applied::Wait
     }
 
+    /// The hits in the counter of a check, as far as this process knows without asking. May be out of date.
+    fn known(&self, _check: &Check, _now: Time) -> Option<u64> {
+        None
+    }
+
     /// Counts every check of a request and sets its verdict.
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a>;
 }

@@ -336,7 +336,7 @@ impl Shared {
     }
 
     /// The hits of a check on the key of its lease, if its limit is leased.
-    fn hit(check: &Check, now: Time) -> Option<Hit> {
+    pub(super) fn hit(check: &Check, now: Time) -> Option<Hit> {
         if !check.limit.is_leased() {
             return None;
         }

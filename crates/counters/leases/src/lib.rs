@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 
 use clock::Time;
 use counters::{
-    Applied, Batch, Closing, ClosingFuture, Count, KeepHolds, ListingFuture, Operate, Report, Resets,
+    Applied, Batch, Check, Closing, ClosingFuture, Count, KeepHolds, ListingFuture, Operate, Report, Resets,
     StoreFuture,
 };
 use faults::panics::{self, Boundary, Panicked, caught};
@@ -94,6 +94,11 @@ impl Count for LeasedStore {
         } else {
             self.0.redis.apply(batch, now)
         }
+    }
+
+    fn known(&self, check: &Check, now: Time) -> Option<u64> {
+        let hit = Shared::hit(check, now)?;
+        self.0.leases.with(hit.key, hit.start, |lease| lease.counter())?
     }
 }
 

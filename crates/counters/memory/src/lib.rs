@@ -102,6 +102,18 @@ impl MemoryStore {
         }
     }
 
+    /// Begins the unused counter of a fixed window with these hits.
+    pub fn begin(&self, check: &Check, hits: u64, now: Time) {
+        let Algorithm::FixedWindow(limit) = check.limit.algorithm else { return };
+        let mut states = self;
+        states.change((check.id, check.rule_hash), now, |state| match state.number {
+            0 if hits > 0 => {
+                (State { number: hits, end: limit.period.end(now) }, Used::of(hits, limit.limit), ())
+            }
+            number => (state, Used::of(number, limit.limit), ()),
+        });
+    }
+
     pub fn remove(&self, batch: &mut Batch, now: Time) {
         let mut expired = Vec::new();
         for check in batch.checks() {

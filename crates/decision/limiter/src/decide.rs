@@ -234,8 +234,11 @@ impl Limiter {
                 let mut policy = self.failure_policy(request.domain, known, *now);
                 if self.is_refused(plan) {
                     policy = OnStoreFailure::Allow;
-                } else if let Some(stats) = served.attached.domains.get(*domain) {
-                    stats.count_without_store(policy);
+                } else {
+                    policy = self.unless_unknown(policy, *now);
+                    if let Some(stats) = served.attached.domains.get(*domain) {
+                        stats.count_without_store(policy);
+                    }
                 }
                 let decision = self.without_store(error, policy, plan, batch, *now);
                 Some(decision.inspect_err(|error| {

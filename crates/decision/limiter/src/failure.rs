@@ -3,6 +3,8 @@
 //! Called by [`Limiter`]. Each decision is counted by policy and reason, and shown in the answer's dynamic metadata
 //! if there is any.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use futures_util::FutureExt as _;
 use tracing::warn;
 
@@ -14,6 +16,7 @@ use super::{
 use clock::Time;
 use counters::{Batch, KeepHolds as _, Operate as _, Report as _, StoreError};
 use faults::OnStoreFailure;
+use limit::{Algorithm, Share};
 use memory::MemoryStore;
 use metrics::{FailureReason, StoreUsage};
 use rules::{Domain, Metadata, Value};
@@ -31,6 +34,38 @@ impl Limiter {
         let switched = self.overrides.view(now).and_then(|view| view.on_store_failure(name));
         let policy = switched.or_else(|| known.and_then(|domain| domain.on_store_failure));
         policy.unwrap_or(self.policy.on_store_failure)
+    }
+
+    /// True if `share` may decide requests, so that the number of replicas has to be known.
+    pub fn uses_share(&self) -> bool {
+        let (served, now) = (self.source.current(), self.now());
+        let mut domains = served.iter().flat_map(|served| served.rules.domains());
+        self.policy.on_store_failure == OnStoreFailure::Share
+            || domains
+                .any(|one| self.failure_policy(&one.name, Some(one), now) == OnStoreFailure::Share)
+    }
+
+    /// Sets the share that this replica has of each limit while the store fails.
+    pub fn set_share(&self, share: Share) {
+        self.share.store(share.to_bits(), Relaxed);
+    }
+
+    pub fn share(&self) -> Option<Share> {
+        Share::from_bits(self.share.load(Relaxed))
+    }
+
+    /// The policy, or `local` in place of `share` if no other replica was ever heard of.
+    pub(super) fn unless_unknown(&self, policy: OnStoreFailure, now: Time) -> OnStoreFailure {
+        if policy != OnStoreFailure::Share || self.share().is_some() {
+            return policy;
+        }
+        if self.no_share_log.admit(now).is_some() {
+            warn!(
+                "store failure: the policy share decides as local, by whole limits: this replica has never read the list \
+                 of replicas in Redis (REPLICA_SYNC)"
+            );
+        }
+        OnStoreFailure::Local
     }
 
     /// Each policy with the domains that it decides, in the order of their names. Without rules it is `STORE_FAILURE_POLICY`.
@@ -68,14 +103,33 @@ impl Limiter {
             OnStoreFailure::Error => return Err(RequestError::Store(error)),
             OnStoreFailure::Allow => assume(plan, false),
             OnStoreFailure::Deny => assume(plan, true),
-            OnStoreFailure::Local => {
-                let local = self.local.get_or_init(|| {
-                    MemoryStore::new(self.policy.max_local_keys).holding(self.policy.max_holds)
-                });
-                local.count(batch, now);
-            }
+            OnStoreFailure::Local => self.count_here(None, batch, now),
+            OnStoreFailure::Share => self.count_here(self.share(), batch, now),
         }
         Ok(FailureDecision { policy, reason })
+    }
+
+    /// Counts in memory, against the share of each limit if there is one. If a lease knows how many hits of the window are
+    /// counted, the counter begins so that the share of what was left is left.
+    fn count_here(&self, share: Option<Share>, batch: &mut Batch, now: Time) {
+        let local = self
+            .local
+            .get_or_init(|| MemoryStore::new(self.policy.max_local_keys).holding(self.policy.max_holds));
+        if let Some(share) = share {
+            batch.change_all(|check| {
+                let (known, limit) = (self.store.known(check, now), check.limit.requests_per_unit);
+                check.limit = share.of_rate(&check.limit);
+                if let Algorithm::Bucket(_) = check.limit.algorithm {
+                    // Its state depends on its rate, so that each share has its own.
+                    check.id = check.id.mixed_with(share.to_bits());
+                }
+                if let Some(known) = known {
+                    let left = share.of(limit.saturating_sub(known));
+                    local.begin(check, check.limit.requests_per_unit.saturating_sub(left), now);
+                }
+            });
+        }
+        local.count(batch, now);
     }
 
     /// Logs the store's error, which callers do not see, at most every ten seconds.

@@ -32,7 +32,7 @@ mod tests;
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicU32, Ordering::Relaxed},
+    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
@@ -178,13 +178,16 @@ pub struct Limiter {
     overrides: Arc<Index>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
-    /// Counts while the store fails and the policy is `local`; created on first use.
+    /// Counts while the store fails and the policy is `local` or `share`; created on first use.
     local: OnceLock<MemoryStore>,
+    /// This replica's [`Share`](limit::Share) of each limit while the store fails; 0 if it is not known.
+    share: AtomicU64,
     holds: Holds,
     /// Recent keys and decisions, if they are recorded.
     recent: Option<Arc<Recent>>,
     observer: Option<Arc<dyn Observer>>,
     store_failures_log: LogThrottle,
+    no_share_log: LogThrottle,
     bad_requests_log: LogThrottle,
     quota_log: LogThrottle,
 }
@@ -212,9 +215,11 @@ impl Limiter {
             stats,
             clock,
             local: OnceLock::new(),
+            share: AtomicU64::new(0),
             recent: None,
             observer: None,
             store_failures_log: LogThrottle::new(10),
+            no_share_log: LogThrottle::new(60),
             bad_requests_log: LogThrottle::new(1),
             quota_log: LogThrottle::new(60),
         }

@@ -96,7 +96,11 @@ pub(super) fn outcome<'a>(
     let (written, source, hits) = (scope.limit(limited, check), check.source, limited.hits);
     let (near_ratio, now) = (scope.policy.near_limit_ratio, scope.now);
     let limit = written.at(now);
-    let capacity = limit.algorithm.capacity();
+    let capacity = match source {
+        // Without the store, it may be this replica's share.
+        CounterSource::Store(index) => batch.check(index).limit.algorithm.capacity(),
+        _ => limit.algorithm.capacity(),
+    };
     let (verdict, decision) = match source {
         CounterSource::Store(index) => {
             let check = batch.check(index);

@@ -138,6 +138,9 @@ impl fmt::Display for Action {
     }
 }
 
+/// The number by which the policy `share` is told from `local`.
+const SHARED: u64 = 1;
+
 impl Override {
     pub fn is_over(&self, now: Time) -> bool {
         self.ended(now.seconds())
@@ -159,10 +162,11 @@ impl Override {
 
     /// The policy, if it changes the failure policy of a domain.
     pub fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        // There are four of both, so a policy is kept as the action that resembles it.
+        // A policy is kept as the action that resembles it. Older replicas read `share` as `local`.
         (self.target.scope() == Scope::StoreFailure).then_some(match self.action {
             Action::Allow => OnStoreFailure::Allow,
             Action::Block => OnStoreFailure::Deny,
+            Action::Limit { requests_per_unit: SHARED, .. } => OnStoreFailure::Share,
             Action::Limit { .. } => OnStoreFailure::Local,
             Action::Shadow => OnStoreFailure::Error,
         })
@@ -175,6 +179,9 @@ impl Override {
             OnStoreFailure::Deny => Action::Block,
             OnStoreFailure::Local => {
                 Action::Limit { requests_per_unit: 0, unit: Unit::Second, calendar: None }
+            }
+            OnStoreFailure::Share => {
+                Action::Limit { requests_per_unit: SHARED, unit: Unit::Second, calendar: None }
             }
             OnStoreFailure::Error => Action::Shadow,
         }

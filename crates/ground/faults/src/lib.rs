@@ -21,5 +21,6 @@ text::named! {
         Allow = "allow",
         Deny = "deny",
         Local = "local",
+        Share = "share",
     }
 }

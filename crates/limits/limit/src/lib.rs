@@ -50,6 +50,7 @@ pub mod lease;
 mod limit;
 mod period;
 mod refusal;
+mod share;
 pub mod sliding_log;
 pub mod sliding_window;
 mod unit;
@@ -69,6 +70,7 @@ pub use limit::{
 };
 pub use period::Period;
 pub use refusal::{Fit, Refusal};
+pub use share::Share;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
 pub use unit::Unit;

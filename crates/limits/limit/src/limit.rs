@@ -282,9 +282,14 @@ impl Rate {
     pub fn period(&self) -> Period {
         match self.algorithm {
             Algorithm::FixedWindow(fixed) => fixed.period,
-            // `new` rejected a window that is too long.
-            _ => window(self.unit, self.multiplier).unwrap_or(Window::MAX).into(),
+            _ => self.window().into(),
         }
+    }
+
+    /// The length of the window by its unit.
+    pub(crate) fn window(&self) -> Window {
+        // `new` rejected a window that is too long.
+        window(self.unit, self.multiplier).unwrap_or(Window::MAX)
     }
 
     #[inline]

@@ -151,6 +151,7 @@ fn callers(api: &Api, rates: [f64; OnStoreFailure::ALL.len()]) -> Vec<String> {
             OnStoreFailure::Allow => "allowed without counting",
             OnStoreFailure::Deny => "refused",
             OnStoreFailure::Local => "counted by each replica alone",
+            OnStoreFailure::Share => "counted by each replica against its share of the limits",
         };
         let decided = policies.iter().find(|(known, _)| *known == policy);
         let domains = decided.filter(|_| several).map(|(_, domains)| format!(" ({})", few(domains)));

@@ -9,7 +9,7 @@ shapes! {
         id?: Option<String>; domain?: Option<String>; descriptor?: Option<Vec<OverrideEntry>>;
         entry?: Option<OverrideEntry>;
         action?: Option<String>, "`limit`, `block`, `allow` or `shadow`.";
-        on_store_failure?: Option<String>, "The failure policy of a switch: `error`, `allow`, `deny` or `local`.";
+        on_store_failure?: Option<String>, "The failure policy of a switch: `error`, `allow`, `deny`, `local` or `share`.";
         requests_per_unit?: Option<u64>;
         unit?: Option<String>, "`SECOND`, `MINUTE`, `HOUR`, `DAY`, `WEEK`, `MONTH` or `YEAR`.";
         calendar?: Option<Calendar>;

@@ -62,7 +62,7 @@ shapes! {
         id?: Option<String>, "Ignored.";
         domain: String, "`*` is every domain without a switch of its own.";
         action?: Option<String>, "`allow` or `shadow`; either this or `on_store_failure`.";
-        on_store_failure?: Option<String>, "`error`, `allow`, `deny` or `local`.";
+        on_store_failure?: Option<String>, "`error`, `allow`, `deny`, `local` or `share`.";
         expires_at?: Option<String>, "Time of expiry; null for never.";
         r#for?: Option<String>, "Duration instead of `expires_at`, such as `2h`.";
         reason?: Option<String>; by?: Option<String>;

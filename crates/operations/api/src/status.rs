@@ -18,7 +18,7 @@ shapes! {
         not_enforced: Vec<NotEnforced>,
             "What keeps limits from being enforced, on all replicas that answered; first what nobody chose.";
         rules: RulesStatus; store: StoreStatus;
-        policy: String, "Value of `STORE_FAILURE_POLICY`: `error`, `allow`, `deny` or `local`.";
+        policy: String, "Value of `STORE_FAILURE_POLICY`: `error`, `allow`, `deny`, `local` or `share`.";
         callers: Vec<String>,
             "What callers get while the store is out of service: a text for each policy that decides, such as \
              `error: 163/s failing; Envoy lets them through unless failure_mode_deny`. Empty while the store works.";

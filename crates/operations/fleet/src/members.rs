@@ -3,7 +3,10 @@
 //! A publication costs its replica and Redis the same for any number of replicas. The others are read only when someone
 //! asks, and kept for two seconds; their names are read each time, so that one that stopped is gone at once.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use deadpool_redis::redis::{cmd, pipe};
 use serde::{Deserialize, Serialize};
@@ -50,6 +53,15 @@ pub struct Member {
     pub age_seconds: u64,
     pub summary: Option<Summary>,
 }
+
+/// A name that is no longer listed counts for as many readings: Redis may have lost the list, which fills again within
+/// [`INTERVAL_SECONDS`], and may be lost again at once.
+const MISSED_READINGS: u32 = 5;
+
+/// The names of the replicas that share the Redis as they were seen last, and the readings since they were listed. While
+/// Redis is lost each replica has its share of the limits.
+#[derive(Default)]
+pub struct Sharers(BTreeMap<String, u32>);
 
 #[derive(Default)]
 pub struct Members(Mutex<Reading>);
@@ -114,7 +126,9 @@ impl Members {
     pub async fn read(&self, pool: &CommandPool, now: Time) -> Result<Arc<Vec<Member>>, String> {
         // Calls at the same time wait for one reading.
         let mut last = self.0.lock().await;
-        let ids = listed(pool).await?;
+        let mut ids = listed(pool).await?;
+        ids.sort_unstable();
+        ids.truncate(MAX_REPLICAS);
         let is_kept = now >= last.at && now.micros().saturating_sub(last.at.micros()) < KEPT_MICROS;
         if !is_kept || ids != last.ids {
             *last = Reading { at: now, members: Arc::new(read(pool, &ids).await?), ids };
@@ -123,12 +137,26 @@ impl Members {
     }
 }
 
+impl Sharers {
+    /// The place of this replica among all of them, and their number. If they cannot be read, those stay that were seen
+    /// last; `None` if there are none.
+    pub async fn read(&mut self, pool: &CommandPool, own: &str) -> Option<(usize, usize)> {
+        if let Ok(listed) = listed(pool).await {
+            self.note(listed, own);
+        }
+        Some((self.0.keys().position(|name| name == own)?, self.0.len()))
+    }
+
+    fn note(&mut self, listed: Vec<String>, own: &str) {
+        self.0.values_mut().for_each(|missed| *missed += 1);
+        self.0.extend(listed.into_iter().chain([own.to_owned()]).map(|name| (name, 0)));
+        self.0.retain(|_, missed| *missed < MISSED_READINGS);
+    }
+}
+
 async fn listed(pool: &CommandPool) -> Result<Vec<String>, String> {
     let members = pool.key("replicas");
-    let mut ids: Vec<String> = pool.command(&members, cmd("SMEMBERS").arg(&members)).await?;
-    ids.sort_unstable();
-    ids.truncate(MAX_REPLICAS);
-    Ok(ids)
+    pool.command(&members, cmd("SMEMBERS").arg(&members)).await
 }
 
 async fn read(pool: &CommandPool, ids: &[String]) -> Result<Vec<Member>, String> {
@@ -187,6 +215,22 @@ impl Announcement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_counts_until_it_was_missed_several_times() {
+        let mut sharers = Sharers::default();
+        let mut note = |listed: &[&str]| {
+            sharers.note(listed.iter().map(|name| (*name).to_owned()).collect(), "b");
+            sharers.0.keys().cloned().collect::<String>()
+        };
+        assert_eq!(note(&[]), "b", "it counts itself before it is listed");
+        assert_eq!(note(&["c", "a", "b"]), "abc");
+        for _ in 1..MISSED_READINGS {
+            assert_eq!(note(&["b", "c"]), "abc", "Redis may have lost the list");
+        }
+        assert_eq!(note(&["b", "c"]), "bc");
+        assert_eq!(note(&["a", "b"]), "abc");
+    }
 
     #[test]
     fn an_announcement_reads_back_and_other_versions_are_tolerated() {

@@ -11,6 +11,7 @@ use serde_json::{Map, Value as Json};
 use crate::{latency::Buckets, steps::Steps};
 use api::{Entry, KeyHits, NotEnforced, Override};
 use clock::{Rfc3339, Time};
+use faults::OnStoreFailure;
 use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, shown};
 use text::cut;
 
@@ -58,7 +59,7 @@ pub struct Summary {
     pub per_second: [f64; 3],
     pub total: [u64; 3],
     /// Requests per second that each failure policy decided.
-    pub without_store: [f64; 4],
+    pub without_store: [f64; OnStoreFailure::ALL.len()],
     pub latency: Buckets,
     pub steps: Steps,
     pub not_enforced: Vec<NotEnforced>,

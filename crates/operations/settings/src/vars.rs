@@ -240,7 +240,8 @@ table! {
             variable is set, `redis`.";
         STORE_FAILURE_POLICY on_failure: OnStoreFailure = "error", "Decision when counters are unreachable, \
             unless the domain's rules have `on_store_failure`: `error`, which Envoy's `failure_mode_deny` \
-            resolves; `allow`; `deny`; or `local`, counted by this replica.";
+            resolves; `allow`; `deny`; `local`, counted by this replica; or `share`, counted by this replica against \
+            the limit divided by the replicas that share the Redis.";
         MEMORY_MAX_KEYS max_keys: usize = "" as at_least::<1>, "Maximum number of counters in \
             memory.";
         COUNTING counting: CountingMode = "exact", "Counting mode of limits without `counting`, in Redis: `exact` \
@@ -252,7 +253,7 @@ table! {
         HOLDS_MAX_PER_COUNTER max_holds_per_counter: usize = "100000" as at_least::<1>, "Maximum number of open \
             holds of a counter.";
         HOLDS_MAX_BYTES max_hold_bytes: usize = "" as at_least::<1024>, "Maximum memory of holds in this \
-            process, at 1,024 bytes each: all with `BACKEND_TYPE=memory`, those of the policy `local` with others.";
+            process, at 1,024 bytes each: all with `BACKEND_TYPE=memory`, those of the policies `local` and `share` with others.";
         HOLDS_MAX_QUEUED max_holds_queued: usize = "" as at_least::<1>, "Maximum number of settles and ends \
             that wait until the store takes them. Those beyond it are lost.";
         LOCAL_CACHE_SIZE_IN_BYTES local_cache_bytes: usize = "0" as at_least::<0>, "Size of the cache of \

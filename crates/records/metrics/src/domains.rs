@@ -37,7 +37,7 @@ const WITHOUT_STORE: usize = UNMATCHED_REQUESTS + 1;
 /// One cache line.
 const CELLS: usize = WITHOUT_STORE + LENIENT.len();
 
-/// The failure policies that do not enforce limits. The other one refuses.
+/// The failure policies that do not enforce limits. Of the others one refuses, and one divides the limits.
 pub const LENIENT: [OnStoreFailure; 3] =
     [OnStoreFailure::Error, OnStoreFailure::Allow, OnStoreFailure::Local];
 

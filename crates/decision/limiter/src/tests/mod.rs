@@ -7,6 +7,7 @@ mod quota;
 mod remembered;
 mod response;
 mod separation;
+mod share;
 mod setup;
 mod several_limits;
 

@@ -19,7 +19,7 @@ use crate::{
     handles,
 };
 use clock::{Clock, ManualClock, Time};
-use counters::{Applied, Batch, Count, KeepHolds, Operate, Report, StoreError, StoreFuture};
+use counters::{Applied, Batch, Check, Count, KeepHolds, Operate, Report, StoreError, StoreFuture};
 use faults::OnStoreFailure;
 use memory::MemoryStore;
 use metrics::{FailureReason, RuleCounter, Stats, StatsOptions};
@@ -42,6 +42,8 @@ pub(super) struct RemoteStore {
     pub(super) counters: MemoryStore,
     pub(super) lost: Mutex<Option<FailureReason>>,
     pub(super) last_until: Mutex<Option<Instant>>,
+    /// What leases would know of every counter.
+    pub(super) known: Mutex<Option<u64>>,
 }
 
 impl RemoteStore {
@@ -56,6 +58,10 @@ impl Count for RemoteStore {
             return Applied::Wait;
         }
         self.counters.try_apply(batch, now)
+    }
+
+    fn known(&self, _: &Check, _: Time) -> Option<u64> {
+        *self.known.lock().unwrap()
     }
 
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
@@ -115,6 +121,7 @@ impl Setup {
             counters: MemoryStore::new(10_000),
             lost: Mutex::default(),
             last_until: Mutex::default(),
+            known: Mutex::default(),
         });
         let clock = Arc::new(ManualClock::at(Time::from_seconds(7200)));
         let cache = Arc::new(OverLimitCache::new(100_000));

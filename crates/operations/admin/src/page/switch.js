@@ -15,6 +15,7 @@ const EFFECTS = {
   "allow-failure": "while the store fails, requests are allowed",
   deny: "while the store fails, requests are rejected",
   local: "while the store fails, each replica counts on its own",
+  share: "while the store fails, each replica counts on its own against its share of the limits",
 };
 
 function refresh() {
