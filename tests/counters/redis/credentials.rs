@@ -179,11 +179,15 @@ fn replaces_the_user(env: &Env, servers: &[&Redis], counted: &dyn Fn(&str) -> i6
     for round in 1..=3 {
         let name = format!("app-{round}");
         let new = [&["ACL", "SETUSER", &name, "on", ">hush"][..], &ALL].concat();
-        servers.iter().for_each(|server| drop(server.ask(&new)));
+        for server in servers {
+            server.ask(&new);
+        }
         mounted.put(&format!("{name}:hush"));
         wait_for_lines(&server, IN_USE, round);
         let old = format!("app-{}", round - 1);
-        servers.iter().for_each(|server| drop(server.ask(&["ACL", "DELUSER", &old])));
+        for server in servers {
+            server.ask(&["ACL", "DELUSER", &old]);
+        }
         thread::sleep(Duration::from_millis(100));
     }
     load.assert_all_counted(counted);
@@ -299,7 +303,7 @@ fn auth_errors(server: &Server) -> f64 {
 
 #[test]
 fn a_file_may_appear_after_the_start() {
-    let redis = Redis::with(&[&["--requirepass", "hush"][..]].concat());
+    let redis = Redis::with(&["--requirepass", "hush"]);
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("redis");
     let env = [redis.env(), file("REDIS_AUTH_FILE", &path)].concat();
