@@ -24,6 +24,8 @@ mod bad_input;
 mod cache;
 // Contention: exactly the limit is admitted.
 pub(crate) mod exact;
+// Credentials that change while the service runs.
+mod credentials;
 // Failovers and moving slots under load.
 mod failover;
 // Exact names, values and expiries.

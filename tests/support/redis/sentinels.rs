@@ -60,6 +60,13 @@ impl Sentinels {
         ]
     }
 
+    /// Runs a command on each sentinel.
+    pub(crate) fn ask_each(&self, words: &[&str]) {
+        for (port, process) in &self.watchers {
+            ask(*port, words).unwrap_or_else(|error| panic!("{error}\n{}", process.log()));
+        }
+    }
+
     /// The current master of the sentinels.
     pub(crate) fn master(&self) -> &Redis {
         let port = eventually("a sentinel knows the master", || self.master_port());

@@ -41,18 +41,9 @@ impl MemcachedBackend {
         let (tls, timeout) = (settings.tls.as_ref(), settings.connect_timeout);
         Connector::new(Self::NAME, tls, &TLS_ADVICE, timeout, origin, edges).map(Self)
     }
-}
 
-impl Backend for MemcachedBackend {
-    type Codec = Text;
-    type Pipeline = MemcachedPipeline;
-
-    const NAME: &'static str = "memcached";
-    const TIMEOUT: &'static str = "MEMCACHE_TIMEOUT";
-    const MAX_QUEUED: &'static str = "MEMCACHE_MAX_QUEUED";
-    const PROBE: &'static [u8] = b"version\r\n";
-
-    async fn dial(&self, to: &ServerAddress, _: bool) -> Result<FramedStream, Failure> {
+    /// Opens a connection to a server that tells its version.
+    pub(super) async fn open(&self, to: &ServerAddress) -> Result<FramedStream, Failure> {
         let mut handshake = Handshake::begin(&self.0, to).await?;
         handshake.send(1, Self::PROBE).await;
         match handshake.receive("version").await? {
@@ -67,6 +58,21 @@ impl Backend for MemcachedBackend {
                 Err(handshake.stream.failure(FailureKind::ProtocolError, what))
             }
         }
+    }
+}
+
+impl Backend for MemcachedBackend {
+    type Codec = Text;
+    type Pipeline = MemcachedPipeline;
+    type Session = ();
+
+    const NAME: &'static str = "memcached";
+    const TIMEOUT: &'static str = "MEMCACHE_TIMEOUT";
+    const MAX_QUEUED: &'static str = "MEMCACHE_MAX_QUEUED";
+    const PROBE: &'static [u8] = b"version\r\n";
+
+    async fn dial(&self, connection: &Connection, _: bool) -> Result<FramedStream, Failure> {
+        self.open(&connection.address).await
     }
 
     fn write(pipeline: &MemcachedPipeline, into: &mut Vec<u8>) -> usize {

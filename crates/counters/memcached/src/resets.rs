@@ -15,7 +15,6 @@ use super::{
 };
 use counters::Resets;
 use net::{ServerAddress, edges::Edges};
-use wire::Backend;
 
 /// The interval of reads: a reset takes effect everywhere within a second.
 const POLL: Duration = Duration::from_millis(400);
@@ -159,7 +158,7 @@ impl ResetLog {
 
     async fn dial(&self, address: &ServerAddress) -> Result<FramedStream, String> {
         let backend = &self.servers.pool.shared.backend;
-        backend.dial(address, false).await.map_err(|failure| failure.message)
+        backend.open(address).await.map_err(|failure| failure.message)
     }
 }
 

@@ -1,15 +1,17 @@
 //! Redis as a [`Backend`].
 
+use std::sync::Arc;
+
 use super::{
     dialer::Dialer,
     failure::{self, Failure, FailureKind},
+    login::{CurrentLogin, Session},
     pipeline::{Learned, RedisPipeline},
     resp::{FramedStream, Reply, Resp},
     topology::Topology,
     ttl_cache::TtlCache,
     write_check::WriteCheck,
 };
-use net::ServerAddress;
 use wire as remote;
 use wire::Backend;
 
@@ -29,14 +31,18 @@ pub(super) type PendingReply = remote::PendingReply<RedisBackend>;
 impl Backend for RedisBackend {
     type Codec = Resp;
     type Pipeline = RedisPipeline;
+    type Session = Session;
 
     const NAME: &'static str = "redis";
     const TIMEOUT: &'static str = "REDIS_TIMEOUT";
     const MAX_QUEUED: &'static str = "REDIS_MAX_QUEUED";
     const PROBE: &'static [u8] = b"*1\r\n$4\r\nPING\r\n";
 
-    async fn dial(&self, to: &ServerAddress, was_replica: bool) -> Result<FramedStream, Failure> {
-        self.dialer.dial(to, was_replica || self.only_masters).await
+    async fn dial(&self, connection: &Connection, was_replica: bool) -> Result<FramedStream, Failure> {
+        let must_be_master = was_replica || self.only_masters;
+        let (stream, login) = self.dialer.dial_and_log_in(&connection.address, must_be_master).await?;
+        connection.session.logged_in(login);
+        Ok(stream)
     }
 
     fn write(pipeline: &RedisPipeline, into: &mut Vec<u8>) -> usize {
@@ -116,7 +122,7 @@ impl RedisBackend {
             });
         }
         learned.denied.iter().for_each(|command| metrics.denied(command));
-        let mut result = Ok(());
+        let mut result = self.learn_login(connection, learned.login);
         for failure in learned.failures {
             match failure.kind {
                 FailureKind::Moved | FailureKind::ClusterDown => self.topology.request_refresh(),
@@ -135,5 +141,23 @@ impl RedisBackend {
             }
         }
         result
+    }
+
+    /// A connection whose new login is refused keeps the previous one.
+    fn learn_login(
+        &self,
+        connection: &Connection,
+        login: Option<(Arc<CurrentLogin>, Result<(), String>)>,
+    ) -> Result<(), Failure> {
+        let Some((login, replied)) = login else { return Ok(()) };
+        let Err(error) = replied else {
+            connection.session.logged_in(login.generation);
+            return Ok(());
+        };
+        let (kind, what) = self.dialer.rejected("AUTH", Some(&login), &error);
+        let failure =
+            connection.failure(kind, format_args!("{what}; its connections keep the previous login"));
+        connection.shared.metrics.failed(&failure);
+        if kind == FailureKind::ProtocolError { Err(failure) } else { Ok(()) }
     }
 }

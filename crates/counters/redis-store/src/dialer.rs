@@ -7,11 +7,14 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use super::{
     failure::{self, Failure, FailureKind},
+    login::{CurrentLogin, Login},
     resp::{self, FramedStream, Reply, Resp},
 };
-use crate::settings::{Credentials, RedisPool, RedisServers};
+use crate::settings::{CredentialSource, RedisPool, RedisServers};
 use net::{HostPort, ServerAddress, edges::Edges, tls::Hints};
 use wire::{
     handshake,
@@ -43,8 +46,7 @@ type Handshake<'c> = handshake::Handshake<'c, Resp>;
 #[derive(Clone)]
 pub(super) struct Dialer {
     connector: Connector,
-    credentials: Option<Credentials>,
-    auth: &'static str,
+    pub(super) login: Arc<Login>,
     database: u32,
     is_sentinel: bool,
 }
@@ -67,7 +69,7 @@ impl Dialer {
     /// A dialer for sentinels, which have credentials of their own.
     pub(super) fn of_sentinels(
         pool: &RedisPool,
-        credentials: Option<&Credentials>,
+        credentials: Option<&CredentialSource>,
         edges: &Edges,
     ) -> Result<Self, Vec<String>> {
         let auth = "REDIS_SENTINEL_AUTH (REDIS_PERSECOND_SENTINEL_AUTH)";
@@ -82,14 +84,14 @@ impl Dialer {
         store: &'static str,
         pool: &RedisPool,
         origin: &'static str,
-        credentials: Option<&Credentials>,
+        credentials: Option<&CredentialSource>,
         auth: &'static str,
         edges: &Edges,
     ) -> Result<Self, Vec<String>> {
         let connector =
             Connector::new(store, pool.tls.as_ref(), &TLS_ADVICE, pool.connect_timeout, origin, edges)?;
-        let (credentials, database) = (credentials.cloned(), pool.database);
-        Ok(Self { connector, credentials, auth, database, is_sentinel: false })
+        let login = Arc::new(Login::new(credentials, auth));
+        Ok(Self { connector, login, database: pool.database, is_sentinel: false })
     }
 
     /// Opens a connection to a server that replies to `PING` and, if required, is a master.
@@ -98,35 +100,46 @@ impl Dialer {
         to: &ServerAddress,
         must_be_master: bool,
     ) -> Result<FramedStream, Failure> {
+        self.dial_and_log_in(to, must_be_master).await.map(|(stream, _)| stream)
+    }
+
+    /// The same, with the generation of the login.
+    pub(super) async fn dial_and_log_in(
+        &self,
+        to: &ServerAddress,
+        must_be_master: bool,
+    ) -> Result<(FramedStream, u64), Failure> {
         let mut handshake = Handshake::begin(&self.connector, to).await?;
-        let (steps, commands) = self.commands(must_be_master);
+        let login = self.connector.edges.timer.timeout_at(handshake.until, self.login.now()).await;
+        let login =
+            login.unwrap_or_else(|| self.login.last_or(format!("{}: not read in time", self.login.origin())));
+        let login = login.map_err(|why| handshake.stream.failure(FailureKind::Auth, why))?;
+        let login = login.as_deref();
+        let (steps, commands) = self.commands(login, must_be_master);
         handshake.send(steps.len(), &commands).await;
         for step in steps {
             let reply = handshake.receive(step).await;
-            let reply = reply.map_err(|failure| self.without_echo(&handshake, failure))?;
-            self.check(step, &reply).map_err(|(kind, what)| handshake.stream.failure(kind, what))?;
+            let reply = reply.map_err(|failure| without_echo(&handshake, login, failure))?;
+            self.check(step, login, &reply).map_err(|(kind, what)| handshake.stream.failure(kind, what))?;
         }
         if !handshake.stream.incoming.is_empty() {
             return Err(handshake
                 .stream
                 .failure(FailureKind::ProtocolError, "received more replies than commands"));
         }
-        Ok(handshake.stream)
+        Ok((handshake.stream, login.map_or(0, |login| login.generation)))
     }
 
-    fn commands(&self, must_be_master: bool) -> (Vec<&'static str>, Vec<u8>) {
+    fn commands(&self, login: Option<&CurrentLogin>, must_be_master: bool) -> (Vec<&'static str>, Vec<u8>) {
         let (mut steps, mut into) = (Vec::new(), Vec::new());
+        if let Some(login) = login {
+            steps.push("AUTH");
+            login.write(&mut into);
+        }
         let mut add = |step, words: &[&[u8]]| {
             steps.push(step);
             resp::write_command(&mut into, words);
         };
-        match &self.credentials {
-            None => {}
-            Some(Credentials { user: None, password }) => add("AUTH", &[b"AUTH", password.0.as_bytes()]),
-            Some(Credentials { user: Some(user), password }) => {
-                add("AUTH", &[b"AUTH", user.as_bytes(), password.0.as_bytes()]);
-            }
-        }
         if self.database != 0 {
             add("SELECT", &[b"SELECT", self.database.to_string().as_bytes()]);
         }
@@ -138,16 +151,12 @@ impl Dialer {
         (steps, into)
     }
 
-    /// The failure, without the received bytes if the server echoed AUTH: they may contain the password.
-    fn without_echo(&self, handshake: &Handshake<'_>, failure: Failure) -> Failure {
-        let is_echo = handshake.stream.incoming.windows(4).any(|word| word == b"AUTH");
-        if failure.kind == FailureKind::ProtocolError && self.credentials.is_some() && is_echo {
-            return handshake.stream.failure(failure.kind, "received an echo of our commands; see REDIS_URL");
-        }
-        failure
-    }
-
-    fn check(&self, step: &str, reply: &Reply) -> Result<(), (FailureKind, String)> {
+    fn check(
+        &self,
+        step: &str,
+        login: Option<&CurrentLogin>,
+        reply: &Reply,
+    ) -> Result<(), (FailureKind, String)> {
         match (step, reply) {
             // The name is optional.
             ("CLIENT SETNAME", _) | ("AUTH" | "SELECT" | "PING", Reply::Text(_)) => Ok(()),
@@ -156,41 +165,34 @@ impl Dialer {
             ("ROLE", Reply::Error(error)) if is_denied(error) => Ok(()),
             // A sentinel's user needs no other command than the query.
             ("PING", Reply::Error(error)) if self.is_sentinel && is_denied(error) => Ok(()),
-            (_, Reply::Error(error)) => Err(self.rejected(step, error)),
+            (_, Reply::Error(error)) => Err(self.rejected(step, login, error)),
             _ => Err((FailureKind::ProtocolError, format!("unexpected reply to {step}"))),
         }
     }
 
-    fn rejected(&self, step: &str, error: &str) -> (FailureKind, String) {
+    /// The kind and the message of an error reply, without secrets.
+    pub(super) fn rejected(
+        &self,
+        step: &str,
+        login: Option<&CurrentLogin>,
+        error: &str,
+    ) -> (FailureKind, String) {
         let too_many = error.starts_with("ERR max number of clients");
         let kind = match failure::kind_of_reply(error) {
             FailureKind::Other | FailureKind::Denied if step == "AUTH" && !too_many => FailureKind::Auth,
             kind => kind,
         };
-        let auth = self.auth;
+        let auth = self.login.origin();
         let advice = match kind {
             FailureKind::Denied => "the user lacks a permission, or the server the command: see ACL SETUSER",
-            FailureKind::Auth if self.credentials.is_none() => &format!("it requires a password: set {auth}"),
+            FailureKind::Auth if login.is_none() => &format!("it requires a password: set {auth}"),
             FailureKind::Auth => &format!("see {auth}: a password, or user:password"),
             FailureKind::Loading => "will retry until it is ready",
             _ if too_many => "raise its maxclients, or lower REDIS_POOL_SIZE (REDIS_PERSECOND_POOL_SIZE)",
             _ if step == "SELECT" => "see the number at the end of REDIS_URL (REDIS_PERSECOND_URL)",
             _ => "see its log",
         };
-        (kind, format!("{step} failed: {}; {advice}", self.shown(error)))
-    }
-
-    /// An error without secrets.
-    fn shown(&self, error: &str) -> String {
-        // Redis repeats the words of unknown commands, and AUTH may be one.
-        let error = error.split(", with args").next().unwrap_or_default();
-        let contains_password = |credentials: &Credentials| {
-            !credentials.password.0.is_empty() && error.contains(&credentials.password.0)
-        };
-        if self.credentials.as_ref().is_some_and(contains_password) {
-            return "(not shown: contains the password)".to_owned();
-        }
-        error.chars().take(MAX_SHOWN).collect()
+        (kind, format!("{step} failed: {}; {advice}", shown(login, error)))
     }
 
     pub(super) fn describe(&self, address: &HostPort) -> String {
@@ -217,6 +219,26 @@ impl Dialer {
             )),
         }
     }
+}
+
+/// The failure, without the received bytes if the server echoed AUTH: they may contain the password.
+fn without_echo(handshake: &Handshake<'_>, login: Option<&CurrentLogin>, failure: Failure) -> Failure {
+    let is_echo = handshake.stream.incoming.windows(4).any(|word| word == b"AUTH");
+    if failure.kind == FailureKind::ProtocolError && login.is_some() && is_echo {
+        return handshake.stream.failure(failure.kind, "received an echo of our commands; see REDIS_URL");
+    }
+    failure
+}
+
+/// An error without secrets.
+fn shown(login: Option<&CurrentLogin>, error: &str) -> String {
+    // Redis repeats the words of unknown commands, and AUTH may be one.
+    let error = error.split(", with args").next().unwrap_or_default();
+    let password = login.map_or("", |login| &login.credentials.password.0);
+    if !password.is_empty() && error.contains(password) {
+        return "(not shown: contains the password)".to_owned();
+    }
+    error.chars().take(MAX_SHOWN).collect()
 }
 
 fn is_denied(error: &str) -> bool {

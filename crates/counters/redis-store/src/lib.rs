@@ -3,7 +3,8 @@
 //! In reading order: `route` sends a request's checks to the connections of the `pool` that own their keys (`name`), as
 //! commands of a `pipeline`; `lease` does so for hits that leases take and return. `backend` implements the shared
 //! connection's `Backend`. `permissions` checks the user's permissions, `write_check` whether servers accept writes,
-//! `script` has the Lua scripts, `ttl_cache` the keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `resp` is the protocol, `failure`
+//! `script` has the Lua scripts, `ttl_cache` the keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `login` has their
+//! credentials, `resp` is the protocol, `failure`
 //! classifies errors. `command_pool` is for all other commands, over connections (`links`) that `deadpool` pools, and for the
 //! `messages` of a channel.
 
@@ -17,6 +18,7 @@ mod failure;
 mod holds;
 mod lease;
 mod links;
+mod login;
 mod messages;
 mod name;
 mod permissions;

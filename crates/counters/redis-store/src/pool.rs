@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use deadpool_redis::redis::cmd;
+use tracing::info;
 
 use super::{
     backend::{Connection, RedisBackend},
     command_pool::CommandPool,
     dialer::Dialer,
+    login::{self, CurrentLogin},
     name::Names,
     topology::{KeyOwners, Topology, slots},
     ttl_cache::TtlCache,
@@ -15,7 +17,7 @@ use super::{
 };
 use crate::settings::{Redis, RedisPool, RedisServers};
 use counters::{Batch, Check, StoreError};
-use faults::panics::{self, Boundary, Panicked};
+use faults::panics::{self, Boundary, Panicked, caught};
 use metrics::FailureReason;
 use net::{ServerAddress, backoff::Backoff, edges::Edges};
 use wire::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics};
@@ -39,7 +41,7 @@ impl Pool {
         edges: &Edges,
     ) -> Result<Self, Vec<String>> {
         let dialer = Dialer::new(settings, edges)?;
-        let topology = Topology::new(settings, edges)?;
+        let topology = Topology::new(settings, &dialer, edges)?;
         let commands = CommandPool::new(dialer.clone(), &topology, key_prefix, edges);
         let shared = Shared {
             backend: RedisBackend {
@@ -96,6 +98,7 @@ impl Pool {
     pub(super) fn watch(self: &Arc<Self>) {
         let topology = &self.backend().topology;
         topology.watch();
+        self.follow_login();
         let (changed, pool) = (topology.changed(), Arc::downgrade(self));
         self.servers.shared.edges.start(async move {
             loop {
@@ -110,6 +113,45 @@ impl Pool {
                 next.await;
             }
         });
+    }
+
+    /// Sends `AUTH` over open connections when the credentials have changed. Called once, within a runtime.
+    fn follow_login(self: &Arc<Self>) {
+        let login = self.backend().dialer.login.clone();
+        let Some(file) = login.file().map(ToString::to_string) else { return };
+        let (edges, pool) = (self.servers.shared.edges.clone(), Arc::downgrade(self));
+        self.servers.shared.edges.start(async move {
+            let (mut polls, mut in_use) = (0_u64, 1);
+            loop {
+                edges.timer.sleep(login::POLL).await;
+                polls = polls.wrapping_add(1);
+                let polled = caught(Boundary::StoreLogin, login.poll()).await;
+                let Some(pool) = pool.upgrade() else { return };
+                let Ok(Some(current)) = polled else { continue };
+                pool.log_in(&current, polls.is_multiple_of(login::POLLS_PER_RETRY));
+                if in_use < current.generation && pool.has_logged_in(&current) {
+                    in_use = current.generation;
+                    info!("{file}: all connections that count use the new credentials");
+                }
+            }
+        });
+    }
+
+    /// Logs in over the connections that have not tried this login, or over all with an older one.
+    fn log_in(&self, login: &Arc<CurrentLogin>, again: bool) {
+        for connection in self.servers.connections() {
+            let session = &connection.session;
+            if session.is_behind(login)
+                && (again || session.is_untried(login))
+                && connection.submit(0, None, |pipeline| pipeline.log_in(login)).is_ok()
+            {
+                session.tried(login);
+            }
+        }
+    }
+
+    fn has_logged_in(&self, login: &CurrentLogin) -> bool {
+        self.servers.connections().iter().all(|connection| !connection.session.is_behind(login))
     }
 
     /// Updates the connections to the current servers.

@@ -1,6 +1,6 @@
 //! The servers of Redis and the connections to them, as the settings name them.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use net::{HostPort, Secret, ServerAddress, tls::ClientTls};
 
@@ -29,7 +29,7 @@ pub struct Startup {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisPool {
     pub servers: RedisServers,
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<CredentialSource>,
     pub database: u32,
     pub tls: Option<ClientTls>,
     /// Maximum number of connections to each server; at least one.
@@ -50,7 +50,7 @@ pub enum RedisServers {
         master: String,
         /// The sentinels; at least one.
         sentinels: Vec<HostPort>,
-        credentials: Option<Credentials>,
+        credentials: Option<CredentialSource>,
     },
     Cluster {
         /// Some of them; at least one.
@@ -71,8 +71,39 @@ impl fmt::Display for RedisServers {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CredentialSource {
+    Fixed(Credentials),
+    File(CredentialFile),
+}
+
+/// A file with one line, `password` or `user:password`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CredentialFile {
+    /// The variable that names the file, for errors.
+    pub variable: &'static str,
+    pub path: PathBuf,
+    /// The user if the file names none.
+    pub user: Option<String>,
+}
+
+impl fmt::Display for CredentialFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.variable, self.path.display())
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Credentials {
     /// The user; `None` is Redis's user `default`.
     pub user: Option<String>,
     pub password: Secret,
+}
+
+impl Credentials {
+    /// Parses `password` or `user:password`; both may be empty.
+    pub fn parse(text: &str) -> Self {
+        let (user, password) = text.split_once(':').unwrap_or(("", text));
+        let user = (!user.is_empty()).then(|| user.to_owned());
+        Self { user, password: Secret(password.to_owned()) }
+    }
 }

@@ -10,11 +10,12 @@ use crate::{
     framed::{Codec, FramedStream},
 };
 use counters::StoreError;
-use net::ServerAddress;
 
 pub trait Backend: Sized + Send + Sync + 'static {
     type Codec: Codec;
     type Pipeline: Pipeline;
+    /// What the store keeps of an open connection.
+    type Session: Default + Send + Sync;
 
     const NAME: &'static str;
     /// The variable that bounds the time of an operation.
@@ -27,7 +28,7 @@ pub trait Backend: Sized + Send + Sync + 'static {
     /// Opens a connection that is ready for commands. If `was_replica`, the server must be a master now.
     fn dial(
         &self,
-        to: &ServerAddress,
+        connection: &Connection<Self>,
         was_replica: bool,
     ) -> impl Future<Output = Result<Stream<Self>, Failure>> + Send;
 

@@ -18,7 +18,7 @@ pub struct Handshake<'c, C> {
     pub stream: FramedStream<C>,
     /// Advice if the server does not reply.
     advice: &'static str,
-    until: Instant,
+    pub until: Instant,
 }
 
 impl<'c, C: Codec> Handshake<'c, C> {

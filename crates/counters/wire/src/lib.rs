@@ -69,6 +69,7 @@ use text::cut;
 pub struct Connection<B: Backend> {
     pub address: ServerAddress,
     pub shared: Arc<Shared<B>>,
+    pub session: B::Session,
     state: Mutex<ConnectionState<B::Pipeline>>,
     work: Notify,
     /// The error for callers beyond what the server answers in time.
@@ -143,7 +144,8 @@ impl<B: Backend> Connection<B> {
             "{name} {address}: overloaded: more checks than it answers within {timeout:?} ({variable})"
         );
         let overloaded = StoreError { reason: FailureReason::Overloaded, message: message.into() };
-        Self { address, shared, state: Mutex::default(), work: Notify::new(), overloaded }
+        let (session, state) = (B::Session::default(), Mutex::default());
+        Self { address, shared, session, state, work: Notify::new(), overloaded }
     }
 
     /// Queues a caller that waits until `until`; `fill` adds its `checks` checks. Fails if the breaker is open, the queue

@@ -93,7 +93,7 @@ impl<B: Backend> Connection<B> {
     }
 
     async fn dial(&self, was_replica: bool) -> Result<Stream<B>, Exit> {
-        let dialled = async { Ok(self.shared.backend.dial(&self.address, was_replica).await?) };
+        let dialled = async { Ok(self.shared.backend.dial(self, was_replica).await?) };
         tokio::select! {
             biased;
             dialled = dialled => dialled,

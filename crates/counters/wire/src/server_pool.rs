@@ -155,6 +155,13 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         connection
     }
 
+    /// Every connection of every thread.
+    pub fn connections(&self) -> Vec<Arc<Connection<B>>> {
+        let (current, named) = (self.current.load(), self.named.load());
+        let servers = current.servers.iter().chain(named.iter());
+        servers.flat_map(|server| &server.connections).cloned().collect()
+    }
+
     /// One connection to each server that has an open one.
     pub fn open_connections(&self) -> Vec<Arc<Connection<B>>> {
         let open =

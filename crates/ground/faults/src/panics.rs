@@ -62,6 +62,8 @@ text::named! {
         StoreConnection = "store_connection",
         /// The discovery of a store's servers, which restarts.
         StoreDiscovery = "store_discovery",
+        /// One poll of the credentials of a store.
+        StoreLogin = "store_login",
         SpanExporter = "span_exporter",
         /// One flush to statsd; the next one sends the rest.
         Statsd = "statsd",

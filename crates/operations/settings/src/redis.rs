@@ -7,7 +7,7 @@
 mod tests;
 mod url;
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use self::url::{Login, Parsed};
 use super::{
@@ -19,7 +19,7 @@ use super::{
 };
 use net::ServerAddress;
 use net::tls::ClientTls;
-use redis_store::settings::{Redis, RedisPool, RedisServers, Startup};
+use redis_store::settings::{CredentialFile, CredentialSource, Redis, RedisPool, RedisServers, Startup};
 
 /// The default of `REDIS_TIMEOUT` in the Go service.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ fn pool(
         reader.conflict(&vars::REDIS_PIPELINE_WINDOW, &expected, hint);
     }
     let Parsed { at: servers, login, database, tls: is_tls_url } = servers(reader, set, go_default)?;
-    let (servers, login) = logins(reader, set, servers, login);
+    let (servers, credentials) = logins(reader, set, servers, login);
     *uses_tls |= is_tls_url;
     let tls = (set.use_tls || is_tls_url).then_some(tls);
     if tls.is_some() && matches!(servers, RedisServers::Single(ServerAddress::Unix(_))) {
@@ -84,7 +84,7 @@ fn pool(
     }
     Some(RedisPool {
         servers,
-        credentials: login.credentials(),
+        credentials,
         database,
         tls,
         connections: set.connections,
@@ -111,31 +111,51 @@ fn servers(
     servers.map_err(|invalid| reader.reject(&vars::REDIS_URL, invalid)).ok()
 }
 
-/// The servers with the sentinels' credentials, and the login to the servers themselves.
+/// The servers with the sentinels' credentials, and those of the servers themselves.
 fn logins(
     reader: &mut Reader<'_>,
     set: &RedisVars,
     servers: RedisServers,
     of_url: Login,
-) -> (RedisServers, Login) {
-    let own = Login::of_auth(&set.auth);
+) -> (RedisServers, Option<CredentialSource>) {
+    let (auth, file) = ((&*vars::REDIS_AUTH, &*set.auth), (&*vars::REDIS_AUTH_FILE, set.auth_file.as_ref()));
     let RedisServers::Sentinel { master, sentinels, .. } = servers else {
         let kind = reader.effective(&vars::REDIS_TYPE).name;
-        reader.warn_unused(&[&vars::REDIS_SENTINEL_AUTH], &format!("without {kind}=SENTINEL"));
-        let login = own.or(of_url);
-        warn_about_missing_password(reader, &vars::REDIS_AUTH, &login);
-        return (servers, login);
+        let unused = [&*vars::REDIS_SENTINEL_AUTH, &*vars::REDIS_SENTINEL_AUTH_FILE];
+        reader.warn_unused(&unused, &format!("without {kind}=SENTINEL"));
+        let credentials = credentials(reader, auth, file, of_url);
+        return (servers, credentials);
     };
-    let of_sentinels = Login::of_auth(&set.sentinel_auth).or(of_url);
-    warn_about_missing_password(reader, &vars::REDIS_AUTH, &own);
-    warn_about_missing_password(reader, &vars::REDIS_SENTINEL_AUTH, &of_sentinels);
-    (RedisServers::Sentinel { master, sentinels, credentials: of_sentinels.credentials() }, own)
+    let own = credentials(reader, auth, file, Login::default());
+    let auth = (&*vars::REDIS_SENTINEL_AUTH, &*set.sentinel_auth);
+    let file = (&*vars::REDIS_SENTINEL_AUTH_FILE, set.sentinel_auth_file.as_ref());
+    let credentials = credentials(reader, auth, file, of_url);
+    (RedisServers::Sentinel { master, sentinels, credentials }, own)
 }
 
-fn warn_about_missing_password(reader: &mut Reader<'_>, auth: &'static Var, login: &Login) {
-    if !login.user.is_empty() && login.password.0.is_empty() {
-        reader.warn(auth, "a user without a password; write user:password, here or in the URL");
+/// Credentials of a file if one is named, else of a variable, with missing parts taken from the URL.
+fn credentials(
+    reader: &mut Reader<'_>,
+    (auth, value): (&'static Var, &str),
+    (file, path): (&'static Var, Option<&PathBuf>),
+    of_url: Login,
+) -> Option<CredentialSource> {
+    let Some(path) = path else {
+        let login = Login::of_auth(value).or(of_url);
+        if !login.user.is_empty() && login.password.0.is_empty() {
+            reader.warn(auth, "a user without a password; write user:password, here or in the URL");
+        }
+        return login.credentials().map(CredentialSource::Fixed);
+    };
+    let variable = reader.effective(file).name;
+    if !value.is_empty() {
+        let other = reader.effective(auth).name;
+        reader.conflict(file, &format!("only one of {other} and {variable}"), "unset one of them");
+    } else if !reader.exists(path) {
+        reader.warn(file, "the file does not exist yet; there is no connection before it does");
     }
+    let user = (!of_url.user.is_empty()).then_some(of_url.user);
+    Some(CredentialSource::File(CredentialFile { variable, path: path.clone(), user }))
 }
 
 /// The delays between attempts. Zero means the default, and a default maximum is raised to the first delay.

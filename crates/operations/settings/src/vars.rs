@@ -294,7 +294,10 @@ table! {
         REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`; case-insensitive.";
         REDIS_AUTH auth: String = "", "`password` or `user:password`; takes precedence over `REDIS_URL`.",
             secret;
-        REDIS_SENTINEL_AUTH sentinel_auth: String = "", "The same for the sentinels.", secret;
+        REDIS_AUTH_FILE auth_file: Option<PathBuf> = "", "File with one line, `password` or `user:password`, in place \
+            of `REDIS_AUTH`. It is read for each connection and every two seconds.";
+        REDIS_SENTINEL_AUTH sentinel_auth: String = "", "`REDIS_AUTH` for the sentinels.", secret;
+        REDIS_SENTINEL_AUTH_FILE sentinel_auth_file: Option<PathBuf> = "", "`REDIS_AUTH_FILE` for the sentinels.";
         REDIS_TLS use_tls: bool = "false", "Enables TLS.";
         REDIS_TLS_CACERT: Option<PathBuf> = "", "PEM file of CAs; replaces the system's. This and the next \
             three apply to the second Redis too.";
@@ -335,7 +338,9 @@ table! {
         REDIS_PERSECOND_SOCKET_TYPE: String = "", "Its `REDIS_SOCKET_TYPE`.";
         REDIS_PERSECOND_TYPE: String = "SINGLE", "Its `REDIS_TYPE`.";
         REDIS_PERSECOND_AUTH: String = "", "Its `REDIS_AUTH`.", secret;
+        REDIS_PERSECOND_AUTH_FILE: Option<PathBuf> = "", "Its `REDIS_AUTH_FILE`.";
         REDIS_PERSECOND_SENTINEL_AUTH: String = "", "Its `REDIS_SENTINEL_AUTH`.", secret;
+        REDIS_PERSECOND_SENTINEL_AUTH_FILE: Option<PathBuf> = "", "Its `REDIS_SENTINEL_AUTH_FILE`.";
         REDIS_PERSECOND_TLS: bool = "false", "Its `REDIS_TLS`.";
         REDIS_PERSECOND_TIMEOUT: Duration = "10ms", "Its `REDIS_TIMEOUT`.";
         REDIS_PERSECOND_POOL_SIZE: String = "10", "Its `REDIS_POOL_SIZE`.";

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::*;
+use crate::settings::Credentials;
 use net::{Secret, authority::Authority, tls::ClientTls};
 use server::{server, talk};
 
@@ -34,7 +35,8 @@ fn pool() -> RedisPool {
 
 fn with_password(user: Option<&str>) -> RedisPool {
     let password = Secret(SECRET.to_owned());
-    RedisPool { credentials: Some(Credentials { user: user.map(str::to_owned), password }), ..pool() }
+    let credentials = Credentials { user: user.map(str::to_owned), password };
+    RedisPool { credentials: Some(CredentialSource::Fixed(credentials)), ..pool() }
 }
 
 fn with_tls(tls: ClientTls) -> RedisPool {

@@ -1,6 +1,6 @@
 //! The commands of a pipeline: their bytes, and the number of their replies.
 
-use std::{ops::Range, ptr};
+use std::{ops::Range, ptr, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -11,6 +11,7 @@ use super::{
     script_call::ScriptCall,
 };
 use crate::{
+    login::CurrentLogin,
     resp::{self, Reply},
     script::{Form, HOLD, Script},
     write_check,
@@ -41,6 +42,8 @@ pub(super) enum CommandKind {
         seconds: u32,
     },
     ProbeWrites,
+    /// `AUTH` with changed credentials.
+    LogIn(Arc<CurrentLogin>),
 }
 
 /// A command whose script the server does not know.
@@ -66,6 +69,7 @@ impl Command {
             CommandKind::Count { added: 0, .. } => "get",
             CommandKind::Count { .. } | CommandKind::ProbeWrites => "incrby",
             CommandKind::Expire { .. } => "expire",
+            CommandKind::LogIn(_) => "auth",
             _ => "evalsha",
         }
     }
@@ -84,7 +88,10 @@ impl Command {
             CommandKind::Lease(call) => Some(call.script()),
             CommandKind::Hold(_) => Some(&HOLD),
             CommandKind::Close(call) => Some(call.script()),
-            CommandKind::Count { .. } | CommandKind::Expire { .. } | CommandKind::ProbeWrites => None,
+            CommandKind::Count { .. }
+            | CommandKind::Expire { .. }
+            | CommandKind::ProbeWrites
+            | CommandKind::LogIn(_) => None,
         }
     }
 }
@@ -135,6 +142,7 @@ impl RedisPipeline {
             // Never after ASKING.
             CommandKind::Expire { seconds } => self.write_expire(command, *seconds, into),
             CommandKind::ProbeWrites => write_check::write_probe(key, into),
+            CommandKind::LogIn(login) => login.write(into),
         }
     }
 

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     failure::{self, Failure, FailureKind},
+    login::CurrentLogin,
     permissions,
     resp::{self, Reply},
     script::Form,
@@ -34,6 +35,8 @@ pub(crate) struct Learned {
     pub(crate) denied: Vec<&'static str>,
     /// Whether the server accepts writes, if that was tested.
     pub(crate) accepts_writes: Option<bool>,
+    /// A login with changed credentials, and the server's error if it refused them.
+    pub(crate) login: Option<(Arc<CurrentLogin>, Result<(), String>)>,
 }
 
 /// A command's result, while its callers get their outcomes.
@@ -119,6 +122,10 @@ impl RedisPipeline {
                         Some(false)
                     }
                 };
+                Ok(Completion::Done)
+            }
+            CommandKind::LogIn(login) => {
+                reading.learned.login = Some((login.clone(), done(next())));
                 Ok(Completion::Done)
             }
         };

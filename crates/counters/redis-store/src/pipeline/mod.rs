@@ -16,7 +16,7 @@ use std::{slice, sync::Arc};
 
 use hashbrown::HashMap;
 
-use super::failure::Failure;
+use super::{failure::Failure, login::CurrentLogin};
 use clock::Time;
 use command::{Command, CommandKind};
 use counters::{Check, Closed, CounterId, StoreError};
@@ -259,6 +259,10 @@ impl RedisPipeline {
 
     pub(super) fn probe_writes(&mut self, key: &str) {
         self.push(key, CommandKind::ProbeWrites);
+    }
+
+    pub(super) fn log_in(&mut self, login: &Arc<CurrentLogin>) {
+        self.push("", CommandKind::LogIn(login.clone()));
     }
 
     /// Ends the joining of earlier commands.

@@ -99,8 +99,9 @@ impl fmt::Display for KeyOwners {
 }
 
 impl Topology {
-    /// Loads certificates if TLS is enabled; polls nothing yet. Returns every problem with the files.
-    pub(super) fn new(pool: &RedisPool, edges: &Edges) -> Result<Self, Vec<String>> {
+    /// `dialer` is for the servers that have the keys; sentinels have their own. Polls nothing yet. Returns every problem
+    /// with the TLS files.
+    pub(super) fn new(pool: &RedisPool, dialer: &Dialer, edges: &Edges) -> Result<Self, Vec<String>> {
         let (servers, watcher) = match &pool.servers {
             RedisServers::Single(server) => (KeyOwners::single(server.clone()), Watching::Never),
             RedisServers::Sentinel { master, sentinels, credentials } => {
@@ -113,7 +114,7 @@ impl Topology {
             }
             RedisServers::Cluster { seeds } => {
                 let source = Source::Cluster { seeds: seeds.clone() };
-                let watcher = Watcher::new(source, Dialer::new(pool, edges)?, seeds, edges);
+                let watcher = Watcher::new(source, dialer.clone(), seeds, edges);
                 (KeyOwners::default(), Watching::Later(Box::new(watcher)))
             }
         };

@@ -18,7 +18,7 @@ const MAX_REPLY: usize = 6 * 1024 * 1024;
 
 /// The nodes, in their configured order.
 pub(super) struct NodeList {
-    dialer: Dialer,
+    pub(super) dialer: Dialer,
     nodes: Vec<Node>,
     last: usize,
 }

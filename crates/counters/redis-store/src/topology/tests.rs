@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::*;
-use crate::settings::Credentials;
+use crate::settings::{CredentialSource, Credentials};
 use fake::{FakeNode, halves, master};
 use net::{HostPort, Secret, authority::Authority, tls::ClientTls};
 
@@ -32,14 +32,17 @@ pub(super) fn pool(servers: RedisServers) -> RedisPool {
 }
 
 pub(super) fn sentinels(of: &[&HostPort], password: Option<&str>) -> RedisPool {
-    let credentials =
-        password.map(|password| Credentials { user: None, password: Secret(password.to_owned()) });
+    let credentials = password.map(|password| {
+        CredentialSource::Fixed(Credentials { user: None, password: Secret(password.to_owned()) })
+    });
     let sentinels = of.iter().map(|address| (*address).clone()).collect();
     pool(RedisServers::Sentinel { master: "mymaster".to_owned(), sentinels, credentials })
 }
 
 fn watched(pool: &RedisPool) -> Topology {
-    let topology = Topology::new(pool, &Edges::system()).map_err(|errors| errors.join("\n")).unwrap();
+    let edges = Edges::system();
+    let made = Dialer::new(pool, &edges).and_then(|dialer| Topology::new(pool, &dialer, &edges));
+    let topology = made.map_err(|errors| errors.join("\n")).unwrap();
     topology.watch();
     topology
 }
@@ -192,11 +195,9 @@ async fn sentinels_are_queried_over_tls() {
 #[test]
 fn bad_certificates_are_reported() {
     let tls = ClientTls { ca: Some("/nowhere/ca.pem".into()), ..ClientTls::default() };
-    let seeds = vec![HostPort { host: "a".to_owned(), port: 1 }];
-    let made = Topology::new(
-        &RedisPool { tls: Some(tls), ..pool(RedisServers::Cluster { seeds }) },
-        &Edges::system(),
-    );
+    let nowhere = HostPort { host: "a".to_owned(), port: 1 };
+    let pool = RedisPool { tls: Some(tls), ..sentinels(&[&nowhere], None) };
+    let made = Dialer::of_sentinels(&pool, None, &Edges::system());
     assert!(made.err().unwrap()[0].contains("/nowhere/ca.pem"));
 }
 

@@ -78,6 +78,7 @@ impl Watcher {
     async fn poll(&mut self, is_refresh: bool) -> Option<KeyOwners> {
         match &self.source {
             Source::Sentinel { master } => {
+                self.nodes.dialer.login.poll().await;
                 let command = [&b"SENTINEL"[..], b"get-master-addr-by-name", master.as_bytes()];
                 self.nodes.query(&command, |reply, _| replies::master(reply, master), is_refresh).await
             }

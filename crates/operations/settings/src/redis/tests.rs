@@ -9,7 +9,7 @@ use crate::{Available, Backend};
 use net::HostPort;
 use net::ServerAddress;
 use net::tls::ClientTls;
-use redis_store::settings::{Credentials, Redis, RedisPool, RedisServers, Startup};
+use redis_store::settings::{CredentialFile, CredentialSource, Redis, RedisPool, RedisServers, Startup};
 
 type Outcome = Result<(Settings, Vec<String>), Vec<String>>;
 
@@ -47,8 +47,11 @@ fn at(host: &str, port: u16) -> HostPort {
 }
 
 /// User and password.
-fn who(credentials: Option<&Credentials>) -> Option<(Option<&str>, &str)> {
-    credentials.map(|found| (found.user.as_deref(), &*found.password.0))
+fn who(credentials: Option<&CredentialSource>) -> Option<(Option<&str>, &str)> {
+    match credentials? {
+        CredentialSource::Fixed(found) => Some((found.user.as_deref(), &*found.password.0)),
+        CredentialSource::File(_) => panic!("a file"),
+    }
 }
 
 #[test]
@@ -123,6 +126,46 @@ fn a_url_contains_user_password_database_and_tls() {
     let pool = redis(&[("REDIS_URL", "redis://u:p@h"), ("REDIS_AUTH", "v:q"), ("REDIS_TLS", "true")]).main;
     assert_eq!(who(pool.credentials.as_ref()), Some((Some("v"), "q")), "the variable takes precedence");
     assert!(pool.tls.is_some());
+}
+
+#[test]
+fn credentials_of_files_replace_those_of_variables_and_urls() {
+    let file = |variable, path: &str, user: Option<&str>| {
+        let user = user.map(str::to_owned);
+        Some(CredentialSource::File(CredentialFile { variable, path: path.into(), user }))
+    };
+    let main = redis(&[("REDIS_URL", "redis://u:p@h"), ("REDIS_AUTH_FILE", "/tls/a")]).main;
+    assert_eq!(main.credentials, file("REDIS_AUTH_FILE", "/tls/a", Some("u")));
+    let main = sentinels_main(&[("REDIS_AUTH_FILE", "/tls/a"), ("REDIS_SENTINEL_AUTH_FILE", "/tls/s")]);
+    assert_eq!(main.credentials, file("REDIS_AUTH_FILE", "/tls/a", None));
+    let RedisServers::Sentinel { credentials, .. } = main.servers else { panic!() };
+    assert_eq!(credentials, file("REDIS_SENTINEL_AUTH_FILE", "/tls/s", None));
+    let second = redis(&[
+        ("REDIS_URL", "a:1"),
+        ("REDIS_AUTH_FILE", "/tls/a"),
+        ("REDIS_PERSECOND", "true"),
+        ("REDIS_PERSECOND_URL", "m,b:2"),
+        ("REDIS_PERSECOND_TYPE", "SENTINEL"),
+        ("REDIS_PERSECOND_AUTH_FILE", "/tls/b"),
+        ("REDIS_PERSECOND_SENTINEL_AUTH_FILE", "/tls/c"),
+    ]);
+    let second = second.per_second.unwrap();
+    assert_eq!(second.credentials, file("REDIS_PERSECOND_AUTH_FILE", "/tls/b", None));
+    let RedisServers::Sentinel { credentials, .. } = second.servers else { panic!() };
+    assert_eq!(credentials, file("REDIS_PERSECOND_SENTINEL_AUTH_FILE", "/tls/c", None));
+}
+
+#[test]
+fn a_variable_and_a_file_with_credentials_exclude_each_other() {
+    let both = [("REDIS_URL", "a:1"), ("REDIS_AUTH", "hunter2"), ("REDIS_AUTH_FILE", "/tls/a")];
+    let problems = problems(&both);
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("only one of REDIS_AUTH and REDIS_AUTH_FILE"), "{problems:?}");
+    assert!(!problems[0].contains("hunter2"), "{problems:?}");
+    let absent = warnings(&[("REDIS_URL", "a:1"), ("REDIS_AUTH_FILE", "/absent")]);
+    assert!(absent.len() == 1 && absent[0].contains("does not exist yet"), "{absent:?}");
+    let unused = warnings(&[("REDIS_URL", "a:1"), ("REDIS_SENTINEL_AUTH_FILE", "/tls/a")]);
+    assert!(unused.len() == 1 && unused[0].contains("without REDIS_TYPE=SENTINEL"), "{unused:?}");
 }
 
 #[test]

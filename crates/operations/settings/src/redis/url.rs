@@ -245,8 +245,8 @@ impl Login {
 
     /// Parses `password` or `user:password`.
     pub(super) fn of_auth(text: &str) -> Self {
-        let (user, password) = text.split_once(':').unwrap_or(("", text));
-        Self::new(user.to_owned(), password.to_owned())
+        let Credentials { user, password } = Credentials::parse(text);
+        Self { user: user.unwrap_or_default(), password }
     }
 
     pub(super) fn is_empty(&self) -> bool {
