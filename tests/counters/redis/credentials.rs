@@ -351,7 +351,7 @@ fn no_page_shows_a_part_of_the_file() {
     assert!(!log.contains("hush") && !log.contains("app-user"), "{log}");
 }
 
-/// Five thousand requests per second while a password changes ten times. Prints the table of docs/redis.md.
+/// Five thousand requests per second while a password changes ten times. Prints the table of docs/reference/redis.md.
 #[test]
 #[ignore = "measures: run it alone"]
 fn figures() {
