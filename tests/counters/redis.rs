@@ -40,6 +40,8 @@ mod upgrade;
 pub(crate) mod several;
 // A Redis that is slower than its callers, or stalls.
 mod overload;
+// Replicas that divide the limits while Redis is lost.
+mod share;
 // The service that starts before its Redis.
 mod start;
 // Every way to reach a Redis.

@@ -40,6 +40,11 @@ pub struct Plan {
     pub actions: Vec<ActionPlan>,
     #[serde(default)]
     pub streams: Option<StreamsPlan>,
+    /// The most leases of a replica, if not the usual number, and the bytes of the summaries that it publishes.
+    #[serde(skip)]
+    pub most_leases: Option<usize>,
+    #[serde(skip)]
+    pub summary: usize,
 }
 
 text::named! {
@@ -60,6 +65,8 @@ text::named! {
         Failover = "failover",
         /// All of it.
         Mixed = "mixed",
+        /// Three regions share one Redis, and are cut off from it for a minute or more.
+        Regions = "regions",
     }
 }
 
@@ -68,6 +75,9 @@ pub struct ReplicaPlan {
     /// The error of its clock in microseconds, and its drift in microseconds per second.
     pub offset: i64,
     pub drift: i64,
+    /// How much longer a packet takes between it and Redis.
+    #[serde(default)]
+    pub distance: Micros,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

@@ -6,9 +6,9 @@ mod overrides;
 mod remembered;
 mod response;
 mod separation;
-mod share;
 mod setup;
 mod several_limits;
+mod share;
 
 use std::{
     pin::pin,
