@@ -27,8 +27,22 @@ pub fn documentation() -> Vec<Metric> {
     [
         [rows::RULES, rows::REQUESTS, rows::HITS, rows::SERVICE].concat(),
         [LOCAL_CACHE, rows::POOL, rows::PER_SECOND_POOL, rows::REDIS, rows::MEMCACHED, rows::LEASES].concat(),
-        [DECISION_LOG, REQUEST_LOG, TOP, QUOTAS, TLS, SPANS, RULES, LIMITS, XDS, rows::STORE, OVERRIDES, SHARE, MEMORY]
-            .concat(),
+        [
+            DECISION_LOG,
+            REQUEST_LOG,
+            TOP,
+            QUOTAS,
+            TLS,
+            SPANS,
+            RULES,
+            LIMITS,
+            XDS,
+            rows::STORE,
+            OVERRIDES,
+            SHARE,
+            MEMORY,
+        ]
+        .concat(),
         [rows::SERIES, rows::PROCESS].concat(),
     ]
     .concat()

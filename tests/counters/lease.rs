@@ -6,6 +6,8 @@ mod differential;
 mod faults;
 // The table of docs/dev/figures.md; not part of the suite.
 mod measure;
+// The table of docs/guide/regions.md; not part of the suite.
+mod regions;
 // Several replicas on one counter.
 mod replicas;
 

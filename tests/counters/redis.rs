@@ -44,6 +44,8 @@ pub(crate) mod several;
 mod overload;
 // What a decision costs Redis, for its size; not part of the suite.
 mod sizing;
+// Replicas that divide the limits while Redis is lost.
+mod share;
 // The service that starts before its Redis.
 mod start;
 // Every way to reach a Redis.

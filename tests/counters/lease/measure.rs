@@ -75,10 +75,10 @@ enum Arrivals {
 
 /// A request: its time, its replica and its key.
 #[derive(Clone, Copy)]
-struct Arrival {
-    at: f64,
-    replica: usize,
-    key: usize,
+pub(super) struct Arrival {
+    pub(super) at: f64,
+    pub(super) replica: usize,
+    pub(super) key: usize,
 }
 
 /// The results of one limit.
@@ -133,7 +133,7 @@ impl fmt::Display for Sum {
     }
 }
 
-fn float(number: u64) -> f64 {
+pub(super) fn float(number: u64) -> f64 {
     f64::from(u32::try_from(number).expect("a run has fewer requests"))
 }
 
@@ -157,7 +157,7 @@ fn replicas(setup: &Setup) -> Vec<Server> {
     (0..REPLICAS).map(|_| replica(setup)).collect()
 }
 
-fn replica(setup: &Setup) -> Server {
+pub(super) fn replica(setup: &Setup) -> Server {
     let binary = env::var("TOLLGATE_LEASE_BINARY").unwrap_or_else(|_| BINARY.to_owned());
     setup.clone().env("GRPC_WORKERS", "1").program(Path::new(&binary), &["serve"]).start_healthy()
 }
@@ -191,7 +191,7 @@ fn begin(window: Window) -> f64 {
     }
 }
 
-fn now() -> f64 {
+pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970").as_secs_f64()
 }
 
@@ -233,13 +233,18 @@ fn schedule(
     all
 }
 
-fn ports(replicas: &[Server]) -> Vec<u16> {
+pub(super) fn ports(replicas: &[Server]) -> Vec<u16> {
     replicas.iter().map(|server| server.ports.grpc).collect()
 }
 
 /// Sends the requests. Returns for each when it was sent and answered, and whether it was admitted. The answer of a failed
 /// one has no time.
-fn ask(ports: &[u16], bodies: &[Bytes], schedule: &[Arrival], begin: f64) -> Vec<(f64, f64, bool)> {
+pub(super) fn ask(
+    ports: &[u16],
+    bodies: &[Bytes],
+    schedule: &[Arrival],
+    begin: f64,
+) -> Vec<(f64, f64, bool)> {
     let answers = Arc::new(Mutex::new(vec![(0.0, 0.0, false); schedule.len()]));
     thread::scope(|scope| {
         for (replica, port) in ports.iter().copied().enumerate() {

@@ -105,6 +105,7 @@ fn a_domain_has_a_policy_of_its_own() {
         domain("open", "on_store_failure: allow\n"),
         domain("closed", "on_store_failure: deny\n"),
         domain("alone", "on_store_failure: local\n"),
+        domain("apart", "on_store_failure: share\n"),
     ];
     let setup = files.iter().fold(setup(&redis, "error"), |setup, (name, text)| setup.rules(name, text));
     let server: Server = setup.env("RESPONSE_DYNAMIC_METADATA", "true").start();
@@ -118,6 +119,8 @@ fn a_domain_has_a_policy_of_its_own() {
     assert_eq!(codes("open"), [Code::Ok; 3]);
     assert_eq!(codes("closed"), [Code::OverLimit; 3]);
     assert_eq!(codes("alone"), [Code::Ok, Code::Ok, Code::OverLimit], "the process counts by itself");
+    assert_eq!(codes("apart"), [Code::Ok, Code::Ok, Code::OverLimit], "it knows no other replica");
+    server.wait_for_log(&["the policy share decides as local"]);
 
     let metadata = |domain: &str| format!("{:?}", ask(domain).unwrap().dynamic_metadata);
     assert!(

@@ -17,6 +17,9 @@ use crate::{
     world::Micros,
 };
 
+/// The way from each region to Redis: round trips of nearly 0, 80 and 180 ms.
+const DISTANCES: [Micros; 3] = [0, 40_000, 90_000];
+
 /// Draws an action, and how long it lasts.
 type Kind = fn(&mut Random, &Plan) -> (Action, Micros);
 
@@ -70,7 +73,17 @@ impl Plan {
             actions: Vec::new(),
             streams: streams::plan::draw(seed),
             quotas: QuotasPlan::draw(seed, scenario, traffic),
+            most_leases: None,
+            summary: 0,
         };
+        // Drawn apart, so that the other plans stay those of their seeds.
+        if Random::new(seed ^ 0x0005_4a5e).one_in(6) {
+            plan.policy = OnStoreFailure::Share;
+        }
+        if scenario == Scenario::Regions {
+            plan.divide_into_regions();
+            return plan;
+        }
         plan.add_actions(&mut random, traffic);
         streams::plan::add_actions(&mut plan, traffic);
         if plan.quotas.is_some() {
@@ -101,9 +114,47 @@ impl Plan {
         self.limits.push(leased);
     }
 
+    /// Replicas in three regions, of which some are cut off from Redis, or all.
+    fn divide_into_regions(&mut self) {
+        let random = &mut Random::new(self.seed ^ 0x4e61_0a5b);
+        let replicas = random.between(3, 6) as usize;
+        let machine =
+            |number: usize| ReplicaPlan { distance: DISTANCES[number % 3], ..ReplicaPlan::default() };
+        (self.replicas, self.topology) = ((0..replicas).map(machine).collect(), Topology::Single);
+        (self.policy, self.timeout, self.streams) = (OnStoreFailure::Share, 400_000, None);
+        for limit in &mut self.limits {
+            // Most are for minutes, so that windows begin and end while a region is cut off.
+            let unit = random.choose(&[Unit::Second, Unit::Minute, Unit::Minute]);
+            let amount = random.choose(&[40, 400, 1000]);
+            *limit = LimitPlan::fixed(unit, amount, !random.one_in(4));
+        }
+        for (at, limit) in self.limits.iter().enumerate() {
+            let rate = limit.limit * random.choose(&[1, 2, 4]) / limit.unit.seconds();
+            self.callers[at] = CallerPlan {
+                rate: rate.clamp(4, 500),
+                arrivals: Arrivals::Poisson,
+                spread: random.choose(&[Spread::Any, Spread::Any, Spread::Moving]),
+                patience: 1_000_000,
+                ..self.callers[at]
+            };
+        }
+        let mut at = 15 * SECOND;
+        for _ in 0..random.between(1, 2) {
+            let regions = random.choose(&[0b100, 0b010, 0b110, 0b111, 0b111]);
+            let (lasts, stalls) = (millis(random, 60_000, 150_000), random.one_in(2));
+            for replica in (0..replicas).filter(|number| regions >> (number % 3) & 1 == 1) {
+                let action = if stalls { Action::Stall } else { Action::Unreachable }(Some(replica));
+                self.actions.push(ActionPlan { at, lasts, action });
+            }
+            at += lasts + millis(random, 20_000, 70_000);
+        }
+        self.traffic = at + RECOVERY;
+        self.weather.late = 0;
+    }
+
     fn add_actions(&mut self, random: &mut Random, until: Micros) {
         let kinds: &[Kind] = match self.scenario {
-            Scenario::Steady => &[],
+            Scenario::Steady | Scenario::Regions => &[],
             Scenario::Loss => &[lose],
             Scenario::Network => &[disturb],
             Scenario::Operators => &[operate],
@@ -222,6 +273,7 @@ fn weather(random: &mut Random, is_faulty: bool) -> Weather {
         partial: random.choose(&[0, 20, 200]),
         late_until: 0,
         stalls: Vec::new(),
+        distances: Vec::new(),
         unreachable: Vec::new(),
     }
 }

@@ -246,5 +246,5 @@ impl Simulation {
     }
 }
 
-/// For each server: connection, leases, holds, follower, maintenance, topology, and a driver for each pooled connection.
-const MAX_TASKS: usize = 13;
+/// For each server: connection, leases, holds, follower, maintenance, topology, the list of replicas, and a driver for each pooled connection.
+const MAX_TASKS: usize = 14;

@@ -55,11 +55,19 @@ pub struct Window {
     pub demanded_since: u64,
     /// Hits admitted by a replica on its own while Redis was lost.
     pub local: BTreeMap<Process, u64>,
+    /// A replica that did not know all others admitted some of these.
+    is_local_alone: bool,
     /// Each lets every replica's own counter begin anew, once.
     resets: u64,
 }
 
 impl Window {
+    /// The most that the replicas admit that have admitted anything on their own, of as many in all.
+    fn shares(&self, replicas: u64) -> u64 {
+        let cut_off = self.local.len() as u64;
+        if cut_off < replicas { cut_off * (self.limit / replicas + 1) } else { self.limit.max(replicas) }
+    }
+
     /// The hits within the limit that Redis lost.
     fn lost(&self) -> u64 {
         self.losses.iter().chain(&self.expired).map(|lost| (*lost).min(self.limit)).sum()
@@ -79,6 +87,9 @@ pub struct Ledger {
     pub last_failure: Option<Micros>,
     pub failures: u64,
     pub policy: OnStoreFailure,
+    replicas: u64,
+    /// Every replica has known all others since the last one started or ended.
+    pub is_shared: bool,
     /// The time of day at the start, in microseconds since 1970.
     began: u64,
     pub last_early: Micros,
@@ -110,6 +121,8 @@ impl Ledger {
             last_failure: None,
             failures: 0,
             policy: plan.policy,
+            replicas: plan.replicas.len() as u64,
+            is_shared: false,
             began: plan.began,
             last_early: plan.traffic.saturating_sub(OVER_FOR),
             limits: plan.limits.clone(),
@@ -183,7 +196,7 @@ impl Ledger {
             let expected = match self.policy {
                 OnStoreFailure::Allow => Code::Ok,
                 OnStoreFailure::Deny => Code::OverLimit,
-                OnStoreFailure::Local | OnStoreFailure::Error => status.code,
+                OnStoreFailure::Local | OnStoreFailure::Share | OnStoreFailure::Error => status.code,
             };
             self.checks.hold(Invariant::Policy, status.code == expected, now, || {
                 format!("k{}: {:?} by the failure policy {:?}", sent.limit, status.code, self.policy)
@@ -256,16 +269,27 @@ impl Ledger {
     }
 
     fn admit(&mut self, counter: Counter, sent: &Sent, hits: u64, failed: bool, now: Micros) {
-        let Self { windows, checks, policy, .. } = self;
+        let Self { windows, checks, policy, replicas, is_shared, .. } = self;
         let window = windows.get_mut(&counter).expect("the request was counted in it");
         if failed {
-            if *policy == OnStoreFailure::Local {
+            if matches!(*policy, OnStoreFailure::Local | OnStoreFailure::Share) {
                 let local = window.local.entry(sent.process).or_default();
                 *local += hits;
                 checks.hold(Invariant::Limit, *local <= window.limit * (1 + window.resets), now, || {
                     format!(
                         "{counter:?}: {local} hits admitted by {} alone, with a limit of {}",
                         sent.process, window.limit
+                    )
+                });
+                window.is_local_alone |= !*is_shared;
+            }
+            if *policy == OnStoreFailure::Share && !window.is_local_alone {
+                let (all, bound) = (window.local.values().sum::<u64>(), window.shares(*replicas));
+                checks.hold(Invariant::Limit, all <= bound * (1 + window.resets), now, || {
+                    format!(
+                        "{counter:?}: {all} hits admitted by {} of {replicas} replicas without redis, with a limit of {}",
+                        window.local.len(),
+                        window.limit
                     )
                 });
             }
@@ -288,6 +312,18 @@ impl Ledger {
             let Window { admitted, limit, refunded, .. } = window;
             format!("{counter:?}: {admitted} hits admitted, with a limit of {limit}, {lost} lost by redis, {refunded} refunded")
         });
+    }
+
+    /// The limits whose demand was at least as large, in windows that ended before a time of day, and what of them nobody
+    /// admitted.
+    pub fn unused(&self, until: Micros) -> (u64, u64) {
+        let is_demanded = |(counter, window): &(&Counter, &Window)| {
+            window.is_plain && window.demanded >= window.limit && counter.end() * 1_000_000 <= until
+        };
+        self.windows.iter().filter(is_demanded).fold((0, 0), |(limits, unused), (_, window)| {
+            let admitted = window.admitted + window.local.values().sum::<u64>();
+            (limits + window.limit, unused + window.limit.saturating_sub(admitted))
+        })
     }
 
     /// A process has ended; its requests get no answer.

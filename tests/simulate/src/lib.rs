@@ -10,6 +10,7 @@
 
 pub mod checks;
 pub mod clocks;
+pub mod fleet;
 pub mod generate;
 pub mod inspect;
 pub mod ledger;

@@ -12,6 +12,7 @@ use clap::Parser;
 
 use simulate::{
     checks::Invariant,
+    fleet::Fleet,
     limits::LimitPlan,
     plan::{Action, Plan, Scenario},
     shrink::shrink,
@@ -32,15 +33,50 @@ struct Arguments {
     /// Prints a hash of all events as the last line.
     #[arg(long)]
     trace_hash: bool,
-    /// Runs this scenario instead of the one that the seed stands for.
+    /// Runs this scenario instead of the one that the seed stands for, or `fleet`, which has no seed.
     #[arg(long, value_name = "NAME", value_parser = scenario)]
-    scenario: Option<Scenario>,
+    scenario: Option<Chosen>,
+    /// The replicas of `fleet`.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    replicas: u16,
+    /// Decisions per second of all replicas of `fleet`.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+    rate: u64,
+    /// The simulated seconds of `fleet`.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..60))]
+    seconds: u64,
 }
 
-fn scenario(name: &str) -> Result<Scenario, String> {
-    let names: Vec<_> = Scenario::ALL.iter().map(|one| one.name()).collect();
-    let found = Scenario::ALL.into_iter().find(|one| one.name() == name);
-    found.ok_or_else(|| format!("expected one of {}", names.join(", ")))
+#[derive(Clone, Copy, Debug)]
+enum Chosen {
+    Planned(Scenario),
+    Fleet,
+}
+
+const FLEET: &str = "fleet";
+
+fn scenario(name: &str) -> Result<Chosen, String> {
+    let mut all = Scenario::ALL.into_iter();
+    match all.find(|one| one.name() == name) {
+        Some(planned) => Ok(Chosen::Planned(planned)),
+        None if name == FLEET => Ok(Chosen::Fleet),
+        None => {
+            let names: Vec<_> = Scenario::ALL.iter().map(|one| one.name()).chain([FLEET]).collect();
+            Err(format!("expected one of {}", names.join(", ")))
+        }
+    }
+}
+
+fn run_fleet(fleet: Fleet) -> ExitCode {
+    let row = fleet.run();
+    println!("{row}");
+    match row.violation() {
+        Some(what) => {
+            println!("violation: invariant=limit scenario={FLEET}: {what}");
+            ExitCode::from(1)
+        }
+        None => ExitCode::SUCCESS,
+    }
 }
 
 fn main() -> ExitCode {
@@ -48,6 +84,14 @@ fn main() -> ExitCode {
     if let Some(file) = &arguments.plan {
         return run_recorded(file, arguments.trace_hash);
     }
+    let scenario = match arguments.scenario {
+        Some(Chosen::Fleet) => {
+            let Arguments { replicas, rate, seconds, .. } = arguments;
+            return run_fleet(Fleet { replicas: replicas.into(), rate, seconds });
+        }
+        Some(Chosen::Planned(planned)) => Some(planned),
+        None => None,
+    };
     let seeds = match arguments.seed {
         Some(seed) => seed..=seed,
         None => 1..=arguments.seeds.unwrap_or(1),
@@ -55,7 +99,7 @@ fn main() -> ExitCode {
     let began = Instant::now();
     let mut total = Total::default();
     for seed in seeds {
-        let plan = Plan::of(seed, arguments.scenario);
+        let plan = Plan::of(seed, scenario);
         let outcome = Simulation::run(&plan, false);
         total.add(&outcome);
         if let Some(violation) = &outcome.violation {
@@ -128,6 +172,8 @@ struct Total {
     answers: u64,
     failures: u64,
     simulated: u64,
+    demanded: u64,
+    unused: u64,
     happened: [u64; Action::NAMES.len()],
     by_kind: [u64; LimitPlan::KINDS.len()],
     tested: [u64; Invariant::ALL.len()],
@@ -140,6 +186,8 @@ impl Total {
         self.answers += outcome.answers;
         self.failures += outcome.failures;
         self.simulated += outcome.simulated;
+        self.demanded += outcome.demanded;
+        self.unused += outcome.unused;
         self.happened.iter_mut().zip(outcome.happened).for_each(|(sum, one)| *sum += one);
         self.by_kind.iter_mut().zip(outcome.by_kind).for_each(|(sum, one)| *sum += one);
         self.tested.iter_mut().zip(outcome.checks.tested).for_each(|(sum, one)| *sum += one);
@@ -154,6 +202,12 @@ impl Total {
             simulated / seconds.max(1e-9),
             self.answers,
             self.failures
+        );
+        println!(
+            "{} of {} hits of demanded limits were not admitted ({:.2} %)",
+            self.unused,
+            self.demanded,
+            100.0 * self.unused as f64 / self.demanded.max(1) as f64
         );
         for (name, count) in Action::NAMES.iter().zip(self.happened) {
             println!("action     {name:<24} {count}");

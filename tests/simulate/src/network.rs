@@ -48,6 +48,9 @@ pub struct Weather {
     /// Connections of these processes are not opened before this time.
     #[serde(skip)]
     pub unreachable: Vec<(Option<Process>, Micros)>,
+    /// How much longer a packet takes to and from these.
+    #[serde(skip)]
+    pub distances: Vec<(Process, Micros)>,
 }
 
 pub struct Link {
@@ -113,18 +116,21 @@ impl Network {
         let is_reachable = !weather.unreachable.iter().any(|one| concerns(*one, process, now));
         drop(weather);
         if is_reachable {
-            let delay = self.delay();
+            let delay = self.delay(process);
             self.world.at(now + delay, Event::Open(link.number));
         }
         link
     }
 
-    pub fn delay(&self) -> Micros {
-        let Weather { delay, jitter, late, late_until, .. } = *self.weather();
+    pub fn delay(&self, process: Process) -> Micros {
+        let weather = self.weather();
+        let Weather { delay, jitter, late, late_until, .. } = *weather;
+        let distance = weather.distances.iter().find(|(of, _)| *of == process).map_or(0, |(_, more)| *more);
+        drop(weather);
         let late = if self.world.now() < late_until { late } else { 0 };
         self.world.random(|random| {
             let spike = if late > 0 && random.one_in(late) { random.below(10_000) } else { 0 };
-            delay + random.below(jitter.max(1)) + spike
+            distance + delay + random.below(jitter.max(1)) + spike
         })
     }
 
@@ -144,7 +150,7 @@ impl Network {
 
     /// Sends bytes from a server, which has them at `ready`.
     pub fn reply(&self, link: &Link, bytes: Vec<u8>, ready: Micros) {
-        let arrival = ready + self.delay();
+        let arrival = ready + self.delay(link.process);
         let mut state = link.lock();
         if state.is_half_open || state.is_reset {
             return;
@@ -201,7 +207,7 @@ impl Network {
         }
         state.wake();
         drop(state);
-        self.world.at(self.world.now() + self.delay(), Event::ClientClosed(link.number));
+        self.world.at(self.world.now() + self.delay(link.process), Event::ClientClosed(link.number));
     }
 }
 
@@ -280,7 +286,7 @@ impl AsyncRead for Socket {
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let is_partial = self.network.is_partial();
-        let delay = self.network.delay();
+        let delay = self.network.delay(self.link.process);
         let now = self.network.world.now();
         let mut state = self.link.lock();
         if let Some(error) = state.failure() {
@@ -320,7 +326,7 @@ impl AsyncWrite for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let delay = self.network.delay();
+        let delay = self.network.delay(self.link.process);
         let arrival = {
             let mut state = self.link.lock();
             state.is_closed_by_client = true;

@@ -43,6 +43,11 @@ pub struct Plan {
     pub streams: Option<StreamsPlan>,
     #[serde(default)]
     pub quotas: Option<QuotasPlan>,
+    /// The most leases of a replica, if not the usual number, and the bytes of the summaries that it publishes.
+    #[serde(skip)]
+    pub most_leases: Option<usize>,
+    #[serde(skip)]
+    pub summary: usize,
 }
 
 text::named! {
@@ -65,6 +70,8 @@ text::named! {
         Quota = "quota",
         /// All of it.
         Mixed = "mixed",
+        /// Three regions share one Redis, and are cut off from it for a minute or more.
+        Regions = "regions",
     }
 }
 
@@ -73,6 +80,9 @@ pub struct ReplicaPlan {
     /// The error of its clock in microseconds, and its drift in microseconds per second.
     pub offset: i64,
     pub drift: i64,
+    /// How much longer a packet takes between it and Redis.
+    #[serde(default)]
+    pub distance: Micros,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]

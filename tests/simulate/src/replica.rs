@@ -10,10 +10,16 @@ use std::{
 
 use clock::{Clock as _, Time, timer::Interval};
 use counters::{
-    Applied, Batch, Closed, Closing, ClosingFuture, Count, KeepHolds, Operate, Report, Resets, StoreError,
-    StoreFuture,
+    Applied, Batch, Check, Closed, Closing, ClosingFuture, Count, KeepHolds, Operate, Report, Resets,
+    StoreError, StoreFuture,
+};
+use faults::OnStoreFailure;
+use fleet::{
+    Announcement,
+    members::{self, INTERVAL_SECONDS, Sharers},
 };
 use leases::LeasedStore;
+use limit::Share;
 use limiter::{Chance, Handles, Limiter, OverLimitCache, Policy, ResponseOptions};
 use metrics::{LeaseUsage, PoolUsage, Stats, StatsOptions};
 use net::edges::Edges;
@@ -94,8 +100,10 @@ impl Replica {
         let progress = Arc::<Progress>::default();
         let keeper = Arc::new(Keeper::in_redis(index.clone(), redis.command_pool(), progress.clone()));
         let pool = Arc::new(redis.command_pool());
-        let store =
-            Arc::new(Watched { store: LeasedStore::new(redis, MAX_LEASES), failed: Mutex::default() });
+        let store = Arc::new(Watched {
+            store: LeasedStore::new(redis, plan.most_leases.unwrap_or(MAX_LEASES)),
+            failed: Mutex::default(),
+        });
         let stats = Arc::new(Stats::new(StatsOptions::default()));
         let (counted_in, counters) = (store.clone(), stats.clone());
         let attach = move |rules: &rules::RuleSet| {
@@ -135,6 +143,9 @@ impl Replica {
         if plan.quotas.is_some() {
             replica.quotas.start();
         }
+        if plan.policy == OnStoreFailure::Share {
+            replica.publish(pool.clone(), (plan.summary > 0).then(|| "x".repeat(plan.summary)));
+        }
         replica.follow(pool, index, progress);
         replica.maintain(cache);
         let timer = replica.edges.timer.clone();
@@ -153,6 +164,22 @@ impl Replica {
             on_refund: Box::new(move |refunds| on_refund.forget_rejections(refunds)),
         };
         self.edges.start(async move { follower.follow().await });
+    }
+
+    /// Publishes the replica, and counts those that share the store, as the service does every two seconds.
+    pub fn publish(&self, pool: Arc<CommandPool>, summary: Option<String>) {
+        let own = Announcement { id: self.process.to_string(), ..Announcement::default() };
+        let (edges, limiter) = (self.edges.clone(), self.limiter.clone());
+        self.edges.start(async move {
+            let mut sharers = Sharers::default();
+            loop {
+                edges.timer.sleep(Duration::from_secs(INTERVAL_SECONDS)).await;
+                let _ = members::publish(&pool, &own, summary.as_deref()).await;
+                if let Some((rank, replicas)) = sharers.read(&pool, &own.id).await {
+                    limiter.set_share(Share::new(rank, replicas).expect("it is one of them"));
+                }
+            }
+        });
     }
 
     /// Loads these rules.
@@ -257,6 +284,10 @@ impl Watched {
 impl Count for Watched {
     fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
         self.store.try_apply(batch, now)
+    }
+
+    fn known(&self, check: &Check, now: Time) -> Option<u64> {
+        self.store.known(check, now)
     }
 
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {

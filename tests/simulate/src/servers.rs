@@ -15,6 +15,19 @@ use crate::{
 const PACKET: Micros = 3;
 const BYTE_NANOS: u64 = 4;
 
+impl Traffic {
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            received: self.received - before.received,
+            sent: self.sent - before.sent,
+            pushes: self.pushes - before.pushes,
+            pushed: self.pushed - before.pushed,
+            busy: self.busy - before.busy,
+        }
+    }
+}
+
 pub struct Servers {
     pub topology: Topology,
     /// By node.
@@ -28,6 +41,19 @@ pub struct Servers {
     began: u64,
     /// How far their clocks were set back.
     pub behind: u64,
+    pub traffic: Traffic,
+}
+
+/// What has passed between all clients and servers.
+#[derive(Clone, Copy, Default)]
+pub struct Traffic {
+    pub received: u64,
+    pub sent: u64,
+    /// Messages to subscribers.
+    pub pushes: u64,
+    pub pushed: u64,
+    /// The time for which a server of the cost of the simulation was busy.
+    pub busy: Micros,
 }
 
 /// What a server is beside its data.
@@ -79,6 +105,7 @@ impl Servers {
             moved: BTreeSet::new(),
             began,
             behind: 0,
+            traffic: Traffic::default(),
         };
         servers.announce();
         servers
@@ -109,7 +136,7 @@ impl Servers {
             node.links.insert(connection, link.number);
             link.lock().connection = Some(connection);
         }
-        network.world.at(now + network.delay(), Event::Opened(link.number, is_up));
+        network.world.at(now + network.delay(link.process), Event::Opened(link.number, is_up));
     }
 
     /// The strings that have expired since the last call, with their values, and the keys that were evicted, with what they
@@ -185,6 +212,9 @@ impl Servers {
         let cost = PACKET + (bytes.len() + out.len()) as u64 * BYTE_NANOS / 1000;
         let ready = self.nodes[number].busy_until.max(now) + cost;
         self.nodes[number].busy_until = ready;
+        self.traffic.received += bytes.len() as u64;
+        self.traffic.sent += out.len() as u64;
+        self.traffic.busy += cost;
         if network.world.trace(|trace, _| trace.is_told()) {
             let (asked, answered) = (shown(&bytes), shown(&out));
             let who = format!("redis{}", link.port);
@@ -192,6 +222,8 @@ impl Servers {
         }
         reply(network, link, out, ready);
         for (to, message) in self.data[number].take_pushes() {
+            self.traffic.pushes += 1;
+            self.traffic.pushed += message.len() as u64;
             if let Some(link) = self.nodes[number].links.get(&to) {
                 reply(network, &network.link(*link), message, ready);
             }

@@ -7,6 +7,7 @@ use std::{
 
 use clock::Clock as _;
 use counters::{CounterId, StoreError};
+use faults::OnStoreFailure;
 use limiter::{Decided, Descriptor, Entry, Request};
 use simulated_redis::Snapshot;
 
@@ -66,6 +67,9 @@ pub struct Outcome {
     pub failures: u64,
     pub by_kind: [u64; LimitPlan::KINDS.len()],
     pub simulated: Micros,
+    /// The hits of limits whose demand was at least as large, and those of them that were not admitted.
+    pub demanded: u64,
+    pub unused: u64,
     /// The end of the story.
     pub lines: Vec<String>,
 }
@@ -90,7 +94,7 @@ impl Simulation {
         simulation.outcome()
     }
 
-    fn new(plan: Plan, trace: Trace) -> Self {
+    pub fn new(plan: Plan, trace: Trace) -> Self {
         let world = World::new(plan.seed ^ 0x77, trace);
         let network = Network::new(&world, plan.weather.clone());
         let ledger = Ledger::new(&plan);
@@ -142,8 +146,22 @@ impl Simulation {
         let process = Process(self.processes);
         self.processes += 1;
         self.world.tell(&process, format_args!("starts as replica {number}"));
+        self.ledger().is_shared = false;
+        let distance = self.plan.replicas[number].distance;
+        if distance > 0 {
+            self.network.weather().distances.push((process, distance));
+        }
         let replica = Replica::start(&self.network, &self.plan, number, process, &self.limits);
         self.replicas[number] = Some(replica);
+    }
+
+    /// True if every replica has heard of all others, and of no more.
+    fn is_shared(&self) -> bool {
+        let all = self.replicas.len();
+        self.replicas.iter().all(|one| {
+            let share = one.as_ref().and_then(|replica| replica.limiter.share());
+            share.is_some_and(|share| share.replicas() as usize == all)
+        })
     }
 
     pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -154,7 +172,7 @@ impl Simulation {
         self.world.now()
     }
 
-    fn handle(&mut self, event: Event) {
+    pub fn handle(&mut self, event: Event) {
         match event {
             Event::Alarm(alarm) => alarm.ring(&self.world),
             Event::Open(link) => self.redis.open(&self.network, &self.network.link(link)),
@@ -207,6 +225,9 @@ impl Simulation {
         let is_burst = planned.arrivals == Arrivals::Bursts && now % SECOND >= SECOND / 5;
         if let Some(number) = self.choose_replica(&planned, now).filter(|_| !is_burst) {
             let asked = self.asked(planned.hits);
+            if self.plan.policy == OnStoreFailure::Share && self.is_shared() {
+                self.ledger().is_shared = true;
+            }
             self.ask(number, &planned, asked);
         }
     }
@@ -357,6 +378,7 @@ impl Simulation {
         let Some(replica) = self.replicas[number].take() else { return };
         let process = replica.process;
         self.world.tell(&process, format_args!("ends"));
+        self.ledger().is_shared = false;
         if !replica.is_closed.load(Relaxed) || replica.limiter.queued_closings() > 0 {
             let (now, conditions) = (self.now(), self.conditions());
             self.streams().killed(process, now, conditions);
@@ -377,6 +399,7 @@ impl Simulation {
             (None, _) if violation.what.starts_with("sim_h") => Some(violation.what[4..6].to_owned()),
             (None, _) => None,
         });
+        let (demanded, unused) = ledger.unused(self.plan.began + self.plan.traffic);
         let end = violation.map_or(now, |violation| violation.at);
         let (hash, lines) =
             self.world.trace(|trace, _| (trace.hash(), trace.about(subject.as_deref(), end, STORY)));
@@ -389,6 +412,8 @@ impl Simulation {
             failures: ledger.failures,
             by_kind: ledger.by_kind,
             simulated: now,
+            demanded,
+            unused,
             lines,
         }
     }

@@ -41,8 +41,7 @@ impl Limiter {
         let (served, now) = (self.source.current(), self.now());
         let mut domains = served.iter().flat_map(|served| served.rules.domains());
         self.policy.on_store_failure == OnStoreFailure::Share
-            || domains
-                .any(|one| self.failure_policy(&one.name, Some(one), now) == OnStoreFailure::Share)
+            || domains.any(|one| self.failure_policy(&one.name, Some(one), now) == OnStoreFailure::Share)
     }
 
     /// Sets the share that this replica has of each limit while the store fails.

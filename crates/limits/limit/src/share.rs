@@ -104,7 +104,8 @@ mod tests {
 
     #[test]
     fn one_replica_has_all_and_no_number_is_no_share() {
-        let limit = Limit::new(7, Unit::Hour, NonZeroU32::MIN, Kind::TokenBucket, NonZeroU64::new(3)).unwrap();
+        let limit =
+            Limit::new(7, Unit::Hour, NonZeroU32::MIN, Kind::TokenBucket, NonZeroU64::new(3)).unwrap();
         assert_eq!(Share::new(0, 1).unwrap().of_rate(&limit), limit.rate);
         assert_eq!((Share::from_bits(0), Share::new(0, 0)), (None, None));
     }

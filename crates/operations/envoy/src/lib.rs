@@ -168,7 +168,9 @@ impl Comparison<'_> {
         let (place, deny) = filter.deny;
         let (without_service, with_policy) = match (deny, policy) {
             (false, OnStoreFailure::Deny) => ("pass", "refused"),
-            (true, OnStoreFailure::Allow | OnStoreFailure::Local | OnStoreFailure::Share) => ("get 500", "allowed"),
+            (true, OnStoreFailure::Allow | OnStoreFailure::Local | OnStoreFailure::Share) => {
+                ("get 500", "allowed")
+            }
             // With `error` Envoy decides in both cases.
             _ => return,
         };

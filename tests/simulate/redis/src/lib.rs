@@ -112,6 +112,7 @@ pub struct Server {
     scripts: Scripts,
     connections: BTreeMap<ConnectionId, Connection>,
     next_connection: u64,
+    counts: BTreeMap<&'static str, u64>,
 }
 
 #[derive(Default)]
@@ -128,7 +129,14 @@ impl Server {
     pub fn new(config: Config) -> Self {
         let state = Rc::new(RefCell::new(State::new(config.seed)));
         let scripts = Scripts::new(&state);
-        Self { config, state, scripts, connections: BTreeMap::new(), next_connection: 0 }
+        Self {
+            config,
+            state,
+            scripts,
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            counts: BTreeMap::new(),
+        }
     }
 
     pub fn connect(&mut self) -> ConnectionId {
@@ -172,6 +180,11 @@ impl Server {
         mem::take(&mut self.state.borrow_mut().pushes)
     }
 
+    /// How often clients have sent each command.
+    pub fn counts(&self) -> &BTreeMap<&'static str, u64> {
+        &self.counts
+    }
+
     /// Runs the complete commands, and returns the number of their bytes.
     fn run_all(&mut self, id: ConnectionId, bytes: &[u8], out: &mut Vec<u8>) -> usize {
         let mut read = 0;
@@ -204,6 +217,7 @@ impl Server {
             let name = command.name.to_ascii_lowercase();
             return Reply::Error(format!("ERR wrong number of arguments for '{name}' command"));
         }
+        *self.counts.entry(command.name).or_default() += 1;
         let connection = self.connection(id);
         let is_asking = mem::take(&mut connection.is_asking);
         let database = connection.database;

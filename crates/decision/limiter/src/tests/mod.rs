@@ -7,9 +7,9 @@ mod quota;
 mod remembered;
 mod response;
 mod separation;
-mod share;
 mod setup;
 mod several_limits;
+mod share;
 
 use std::{
     pin::pin,

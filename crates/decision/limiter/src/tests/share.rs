@@ -28,9 +28,8 @@ fn admitted(replicas: &[Setup], hits: u64) -> u64 {
     loop {
         let mut asked = request(&["k"]);
         asked.descriptors[0].hits_addend = Some(hits);
-        let admits = |setup: &&Setup| {
-            finish(pin!(setup.limiter.decide(&asked, None, None))).unwrap().code == Code::Ok
-        };
+        let admits =
+            |setup: &&Setup| finish(pin!(setup.limiter.decide(&asked, None, None))).unwrap().code == Code::Ok;
         match replicas.iter().filter(admits).count() as u64 {
             0 => return all,
             admitted => all += admitted,
@@ -55,9 +54,13 @@ fn all_replicas_together_admit_the_limit() {
         "[{unit: minute, requests_per_unit: N}, {unit: hour, requests_per_unit: 1000}]",
     ];
     for limit in limits {
-        for (number, requests, expected) in [(1, 10, 10), (3, 10, 10), (4, 100, 100), (5, 3, 5), (3, 1, 3), (2, 0, 0)] {
+        for (number, requests, expected) in
+            [(1, 10, 10), (3, 10, 10), (4, 100, 100), (5, 3, 5), (3, 1, 3), (2, 0, 0)]
+        {
             let text = rules(&limit.replace('N', &requests.to_string()));
-            if requests == 0 && (limit.contains("concurrency") || limit.contains("burst") || limit.contains("hold")) {
+            if requests == 0
+                && (limit.contains("concurrency") || limit.contains("burst") || limit.contains("hold"))
+            {
                 continue;
             }
             let admitted = admitted(&replicas(number, &text), 1);

@@ -209,6 +209,20 @@ pub(super) fn scard(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
     Ok(Reply::count(call.elements(arguments[0])?.map_or(0, |set| set.len())))
 }
 
+/// As many members from a place that the time chooses: the caller wants others each time.
+pub(super) fn srandmember(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
+    let (most, now) = (usize::try_from(integer(arguments[1])?).map_err(|_| super::SYNTAX)?, call.now);
+    let members: Vec<Reply> = call
+        .elements(arguments[0])?
+        .into_iter()
+        .flat_map(|set| set.iter())
+        .map(|member| Reply::text(member))
+        .collect();
+    let from = (now / 7 % members.len().max(1) as u64) as usize;
+    let chosen = members.iter().cycle().skip(from).take(most.min(members.len()));
+    Ok(Reply::Array(chosen.cloned().collect()))
+}
+
 pub(super) fn smembers(call: &mut Call<'_>, arguments: &[&[u8]]) -> Outcome {
     let members = call.elements(arguments[0])?.into_iter().flat_map(|set| set.iter());
     Ok(Reply::Array(members.map(|member| Reply::text(member)).collect()))

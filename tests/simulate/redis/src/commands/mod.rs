@@ -169,7 +169,7 @@ const fn script(name: &'static str) -> Command {
 use Keys::{All, First, FirstTwo};
 
 /// Sorted by name.
-static COMMANDS: [Command; 80] = [
+static COMMANDS: [Command; 81] = [
     on_connection("ASKING", 1, 0, connection::asking),
     on_connection("AUTH", -2, LOADING | NO_AUTH | SENTINEL, connection::auth),
     on_connection("CLIENT", -2, LOADING | SENTINEL, connection::client),
@@ -228,6 +228,7 @@ static COMMANDS: [Command; 80] = [
     on_keys("SETEX", 4, First, WRITE | GROWS, strings::setex),
     on_keys("SETRANGE", 4, First, WRITE | GROWS, strings::setrange),
     on_keys("SMEMBERS", 2, First, 0, collections::smembers),
+    on_keys("SRANDMEMBER", 3, First, 0, collections::srandmember),
     on_keys("SREM", -3, First, WRITE, collections::srem),
     on_keys("STRLEN", 2, First, 0, strings::strlen),
     on_connection("SUBSCRIBE", -2, LOADING | SENTINEL | SUBSCRIBED, connection::subscribe),
