@@ -221,7 +221,7 @@ fn an_invalid_switch_is_explained() {
         (
             &["set", "shop", "--on-store-failure", "block", "--reason", "x"],
             2,
-            "[possible values: error, allow, deny, local]",
+            "[possible values: error, allow, deny, local, share]",
         ),
         (
             &["set", "shop", "--allow", "--for", "2 days", "--reason", "x"],
@@ -236,7 +236,10 @@ fn an_invalid_switch_is_explained() {
     for (body, expected) in [
         (r#"{"domain":"shop","action":"block"}"#, "can be switched to allow or shadow only"),
         (r#"{"domain":"shop","action":"limit"}"#, "can be switched to allow or shadow only"),
-        (r#"{"domain":"shop","on_store_failure":"x"}"#, "expected error, allow, deny, local, got \"x\""),
+        (
+            r#"{"domain":"shop","on_store_failure":"x"}"#,
+            "expected error, allow, deny, local, share, got \"x\"",
+        ),
         (
             r#"{"domain":"shop","on_store_failure":"deny","action":"allow"}"#,
             "either action or on_store_failure",

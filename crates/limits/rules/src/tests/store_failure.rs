@@ -37,6 +37,7 @@ fn a_domain_has_the_policy_of_its_files() {
         (&["on_store_failure: ~"], None),
         (&["on_store_failure: &x local", ""], Some(OnStoreFailure::Local)),
         (&["", "on_store_failure: local", "on_store_failure: LOCAL"], Some(OnStoreFailure::Local)),
+        (&["on_store_failure: share"], Some(OnStoreFailure::Share)),
         (&["<<: {on_store_failure: deny}"], Some(OnStoreFailure::Deny)),
     ] {
         let compiled = compiled(tops, MERGING);
@@ -48,7 +49,7 @@ fn a_domain_has_the_policy_of_its_files() {
 
 #[test]
 fn rejects_unknown_policies() {
-    let accepted = "accepted (case-insensitive): error, allow, deny, local";
+    let accepted = "accepted (case-insensitive): error, allow, deny, local, share";
     for (top, expected) in [
         (
             "on_store_failure: alow",

@@ -55,6 +55,7 @@ fn failure_policies_are_case_insensitive() {
         ("Allow", OnStoreFailure::Allow),
         ("DENY", OnStoreFailure::Deny),
         ("local", OnStoreFailure::Local),
+        ("share", OnStoreFailure::Share),
     ] {
         assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
     }
