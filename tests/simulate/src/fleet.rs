@@ -236,7 +236,9 @@ fn request(key: &str) -> Request<'_> {
 
 fn load(replica: &Replica, limit: u64) {
     let limit = format!("{{unit: second, requests_per_unit: {limit}, counting: leased}}");
-    let text = format!("domain: sim\ndescriptors: [{{key: tenant, rate_limit: {limit}}}]\n").into_bytes();
+    // What Redis does not answer in time is an error, and no hit that a share of the limit admits.
+    let rules = format!("[{{key: tenant, rate_limit: {limit}}}]");
+    let text = format!("domain: sim\non_store_failure: error\ndescriptors: {rules}\n").into_bytes();
     let files = vec![SourceFile { name: "fleet.yaml".to_owned(), text }];
     let reading = || Reading { files, diagnostics: Vec::new() };
     replica.source.reload_by(&"the fleet", reading, replica.clock.now());
