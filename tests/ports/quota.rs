@@ -13,6 +13,7 @@ use crate::support::{
     holds,
     quotas::{Assigned, PATH, Quotas, usage},
     raw::framed,
+    redis::{Redis, Reply},
     server::{Server, Setup},
 };
 
@@ -106,7 +107,7 @@ fn envoys_and_callers_share_one_counter() {
 fn reports_are_in_the_statistics_of_rules_and_domains() {
     each(|setup| {
         let server = setup.start();
-        let quotas = Quotas::open(&server);
+        let mut quotas = Quotas::open(&server);
         quotas.report("edge", &[(ANN, 5, 2), (&[("user", "bob")], 1, 0), (&[("free", "x")], 7, 0)]);
         quotas.report("", &[(ANN, 1, 0), (ANN, 1, 0)]);
         let metric = |name: &str| server.count(name);
@@ -116,12 +117,12 @@ fn reports_are_in_the_statistics_of_rules_and_domains() {
         let reported = |outcome: &str| {
             metric(&format!("tollgate_quota_reported_hits_total{{outcome=\"{outcome}\"}}"))
         };
-        drop(eventually("the reports are counted", || {
-            // What is sent is sent while the client runs.
-            let mut quotas = Quotas::open(&server);
-            quotas.read_for(Duration::from_millis(1));
-            holds(metric("tollgate_quota_reports_total") == 2, || metric("tollgate_quota_reports_total"))
-        }));
+        eventually("the reports are counted", || {
+            // The client sends while it runs.
+            quotas.read_for(Duration::from_millis(20));
+            let reports = metric("tollgate_quota_reports_total");
+            holds(reports == 2, || reports)
+        });
         assert_eq!([hits("total_hits"), hits("within_limit"), hits("over_limit")], [10, 8, 2]);
         assert_eq!([reported("allowed"), reported("denied")], [15, 2]);
     });
@@ -315,6 +316,34 @@ fn unknown_fields_and_odd_times_are_ignored() {
     assert_eq!(server.count("tollgate_quota_reported_hits_total{outcome=\"allowed\"}"), 6);
 }
 
+/// Hits of a window are taken before it begins. Their counter must not expire before the window ends.
+#[test]
+fn the_counter_of_a_window_that_has_not_begun_lasts_until_its_end() {
+    let redis = Redis::single();
+    let rules = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 1000}}]\n";
+    let server = Setup::new().rules("edge.yaml", rules).redis(&redis.env()).start_healthy();
+    let mut quotas = Quotas::open(&server);
+    quotas.report("edge", &[(ANN, 1, 0)]);
+    let number = |reply: Reply| match reply {
+        Reply::Integer(number) => number,
+        other => panic!("{other:?}"),
+    };
+    let mut early = 0;
+    eventually("counters of windows that have not begun", || {
+        quotas.report("edge", &[(ANN, 50, 5)]);
+        quotas.read_for(Duration::from_millis(50));
+        let now: i64 = redis.ask(&["TIME"]).words()[0].parse().unwrap();
+        for key in redis.keys() {
+            let start: i64 = key.rsplit('_').next().unwrap().parse().unwrap();
+            // -2 for a counter that has expired since.
+            let expires = number(redis.ask(&["PEXPIRETIME", &key]));
+            assert!(expires == -2 || expires >= (start + 1) * 1000, "{key} expires at {expires}");
+            early += usize::from(start > now);
+        }
+        holds(early > 10, || early)
+    });
+}
+
 #[test]
 fn a_reload_changes_what_is_assigned() {
     let server = setup().start();
@@ -341,6 +370,8 @@ fn a_stream_ends_when_the_service_does_and_when_its_envoy_does() {
         quotas.wait_for(ANN, is_tokens);
         server.process.signal("TERM");
         assert_eq!(quotas.failure().code(), Code::Unavailable);
+        // Their connections are closed by their clients, which do not run by themselves.
+        drop((done, quotas));
         assert!(server.process.wait(Duration::from_secs(20)).is_some_and(|status| status.success()));
     });
 }

@@ -4,7 +4,7 @@
 //! A bucket is planned as a request of one descriptor, so it has the rule, the overrides and the counters that
 //! `ShouldRateLimit` has.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use tracing::warn;
 
@@ -202,6 +202,12 @@ impl Limiter {
             self.stats.domain_not_found(&bucket.domain, now);
             return self.stats.unknown_domain().count_reported(code, hits, true);
         };
+        if let Some(Planned::Limited(limited)) = bucket.planned.plan.first_mut() {
+            // A request of a concurrency limit is one hit, whatever it says.
+            let counted = mem::replace(&mut limited.hits, Hits::Take(hits)).taken();
+            let scope = self.scope(&bucket.served, &bucket.replacements, now);
+            scope.stats(limited).add(RuleCounter::TotalHits, hits - counted);
+        }
         let admitted = code == ResponseCode::Ok;
         let verdict = Verdict { admitted, ..Verdict::default() };
         bucket.planned.batch.set_all(|_| verdict);
