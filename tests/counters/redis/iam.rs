@@ -48,12 +48,14 @@ impl Cache {
         let chain = CertificateDer::from_pem_file(certificates.path("server.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(certificates.path("server.key")).unwrap();
         let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config =
+            ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let config = Arc::new(config.with_no_client_auth().with_single_cert(vec![chain], key).unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (logins, connections) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-        let (counted, opened, clock, upstream) = (logins.clone(), connections.clone(), clock.clone(), redis.port);
+        let (counted, opened, clock, upstream) =
+            (logins.clone(), connections.clone(), clock.clone(), redis.port);
         thread::spawn(move || {
             for socket in listener.incoming().flatten() {
                 opened.fetch_add(1, Relaxed);
@@ -83,7 +85,12 @@ impl Cache {
 }
 
 /// Replies to the commands of a connection until 12 hours after its last login.
-fn serve(mut client: BufReader<StreamOwned<ServerConnection, TcpStream>>, upstream: u16, clock: &Clock, logins: &AtomicUsize) {
+fn serve(
+    mut client: BufReader<StreamOwned<ServerConnection, TcpStream>>,
+    upstream: u16,
+    clock: &Clock,
+    logins: &AtomicUsize,
+) {
     let mut redis = BufReader::new(TcpStream::connect(("127.0.0.1", upstream)).unwrap());
     let mut logged_in = None;
     while let Ok(command) = read(&mut client) {
@@ -124,7 +131,9 @@ fn encoded(reply: &Reply) -> Vec<u8> {
         Reply::Error(error) => format!("-{error}\r\n").into_bytes(),
         Reply::List(list) => {
             let mut all = format!("*{}\r\n", list.len()).into_bytes();
-            list.iter().for_each(|one| all.extend(encoded(one)));
+            for one in list {
+                all.extend(encoded(one));
+            }
             all
         }
     }
@@ -139,10 +148,21 @@ fn refusal(user: &str, token: &str, now: f64) -> Option<String> {
         pairs.find(|(found, _)| *found == name).map_or("", |(_, value)| value)
     };
     let time = value("X-Amz-Date");
-    let at = format!("{}-{}-{}T{}:{}:{}Z", &time[..4], &time[4..6], &time[6..8], &time[9..11], &time[11..13], &time[13..15]);
+    let at = format!(
+        "{}-{}-{}T{}:{}:{}Z",
+        &time[..4],
+        &time[4..6],
+        &time[6..8],
+        &time[9..11],
+        &time[11..13],
+        &time[13..15]
+    );
     let age = now - Clock::at(&at).now();
     let scope = format!("{}/eu-west-1/elasticache/aws4_request", &time[..8]);
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hex = |bytes: &[u8]| {
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits.map(|digit| char::from_digit(digit.into(), 16).unwrap()).collect::<String>()
+    };
     let hash = |text: &str| hex(digest::digest(&digest::SHA256, text.as_bytes()).as_ref());
     let canonical = format!("GET\n/\n{query}\nhost:{host}\n\nhost\n{}", hash(""));
     let text = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{}", hash(&canonical));
@@ -159,7 +179,10 @@ fn refusal(user: &str, token: &str, now: f64) -> Option<String> {
         (host == "my-cache", "the cache"),
         (value("X-Amz-Expires") == "900" && (-300.0..900.0).contains(&age), "the time"),
     ];
-    checks.into_iter().find(|(holds, _)| !holds).map(|(_, what)| format!("{what} of {token} for {user}, {age} s old"))
+    checks
+        .into_iter()
+        .find(|(holds, _)| !holds)
+        .map(|(_, what)| format!("{what} of {token} for {user}, {age} s old"))
 }
 
 /// The agent of EKS Pod Identity.
@@ -249,7 +272,10 @@ fn a_refused_identity_is_reported_with_what_to_check() {
     let (cache, agent) = (Cache::start(&redis, &clock), Agent::start(&clock));
     let env = [cache.env(&agent), vec![("REDIS_AWS_IAM_USER_ID", "other".to_owned())]].concat();
     let server = Setup::new().redis(&env).rules("d.yaml", RULES).start();
-    server.wait_for_log(&["AUTH failed: WRONGPASS invalid username-password pair", "the policy of the AWS identity"]);
+    server.wait_for_log(&[
+        "AUTH failed: WRONGPASS invalid username-password pair",
+        "the policy of the AWS identity",
+    ]);
     assert!(!server.is_healthy());
     let log = server.final_log();
     assert!(!log.contains(SECRET) && !log.contains("X-Amz-Signature"), "a secret is in the log:\n{log}");
@@ -262,7 +288,8 @@ fn credentials_that_cannot_be_fetched_are_reported_in_the_agents_words() {
     let redis = Redis::single();
     let (cache, agent) = (Cache::start(&redis, &clock), Agent::start(&clock));
     *agent.error.lock().unwrap() = Some(r#"{"code":"AccessDenied","message":"no association for this pod"}"#);
-    let server = Setup::new().env("LOG_LEVEL", "info").redis(&cache.env(&agent)).rules("d.yaml", RULES).start();
+    let server =
+        Setup::new().env("LOG_LEVEL", "info").redis(&cache.env(&agent)).rules("d.yaml", RULES).start();
     server.wait_for_log(&[
         "AWS credentials from AWS_CONTAINER_CREDENTIALS_FULL_URI",
         "400 Bad Request: AccessDenied: no association for this pod",

@@ -89,9 +89,9 @@ async fn of_instance(client: &Client, endpoint: &Uri) -> Result<Fetched, String>
 /// Sends a request, and returns the text of a reply with a success.
 async fn send(client: &Client, request: Builder, body: String) -> Result<String, String> {
     // The error would show the value of a header.
-    let request = request.body(Full::new(Bytes::from(body))).map_err(|_| {
-        "the token has characters that a header cannot have".to_owned()
-    })?;
+    let request = request
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|_| "the token has characters that a header cannot have".to_owned())?;
     let server = request.uri().authority().map(ToString::to_string).unwrap_or_default();
     let (status, text): Reply = client.send(request).await?;
     if status.is_success() {
@@ -103,7 +103,8 @@ async fn send(client: &Client, request: Builder, body: String) -> Result<String,
 /// The words of an error: those of a field that has them, else the beginning.
 fn reason(text: &str) -> String {
     let fields: Value = serde_json::from_str(text).unwrap_or_default();
-    let field = |names: [&str; 2]| names.iter().find_map(|name| fields.get(name)?.as_str().map(str::to_owned));
+    let field =
+        |names: [&str; 2]| names.iter().find_map(|name| fields.get(name)?.as_str().map(str::to_owned));
     let found = [
         field(["code", "Code"]).or_else(|| tag(text, "Code")),
         field(["message", "Message"]).or_else(|| tag(text, "Message")),

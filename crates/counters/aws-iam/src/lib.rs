@@ -5,6 +5,7 @@
 //! credentials, `client` is the HTTP client for that, `sign` computes signatures.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
 
 mod chain;
 mod client;

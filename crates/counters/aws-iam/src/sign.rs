@@ -31,7 +31,12 @@ pub(crate) fn password(iam: &Iam, key: &AccessKey, now: Time, valid: Duration) -
     if iam.serverless {
         query.push(("ResourceType", "ServerlessCache"));
     }
-    presigned(key, &Scope { region: &iam.region, service: iam.service.name(), now, valid }, &iam.cache, &query)
+    presigned(
+        key,
+        &Scope { region: &iam.region, service: iam.service.name(), now, valid },
+        &iam.cache,
+        &query,
+    )
 }
 
 /// `host/?query` of a `GET`, signed.

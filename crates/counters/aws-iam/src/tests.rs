@@ -233,9 +233,15 @@ async fn an_error_has_the_step_and_the_words_of_its_server() {
     }
     let nowhere = "http://127.0.0.1:1";
     for (step, words) in [
-        (web_identity("/absent".into(), nowhere), "AWS_WEB_IDENTITY_TOKEN_FILE=/absent: cannot be read: No such file"),
+        (
+            web_identity("/absent".into(), nowhere),
+            "AWS_WEB_IDENTITY_TOKEN_FILE=/absent: cannot be read: No such file",
+        ),
         (web_identity(file(&dir, ""), nowhere), "is empty"),
-        (CredentialStep::Instance { endpoint: nowhere.parse().unwrap() }, "metadata service: 127.0.0.1:1: Connection refused"),
+        (
+            CredentialStep::Instance { endpoint: nowhere.parse().unwrap() },
+            "metadata service: 127.0.0.1:1: Connection refused",
+        ),
     ] {
         let (source, _) = source(step, "2026-11-27T10:00:00Z");
         source.renew().await;

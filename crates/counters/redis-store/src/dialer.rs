@@ -111,8 +111,9 @@ impl Dialer {
     ) -> Result<(FramedStream, u64), Failure> {
         let mut handshake = Handshake::begin(&self.connector, to).await?;
         let login = self.connector.edges.timer.timeout_at(handshake.until, self.login.now()).await;
-        let login =
-            login.unwrap_or_else(|| self.login.last_or(format!("{}: no credentials in time", self.login.origin())));
+        let login = login.unwrap_or_else(|| {
+            self.login.last_or(format!("{}: no credentials in time", self.login.origin()))
+        });
         let login = login.map_err(|why| handshake.stream.failure(FailureKind::Auth, why))?;
         let login = login.as_deref();
         let (steps, commands) = self.commands(login, must_be_master);
@@ -184,7 +185,9 @@ impl Dialer {
         };
         let advice = match kind {
             FailureKind::Denied => "the user lacks a permission, or the server the command: see ACL SETUSER",
-            FailureKind::Auth if login.is_none() => &format!("it requires a password: set {}", self.login.origin()),
+            FailureKind::Auth if login.is_none() => {
+                &format!("it requires a password: set {}", self.login.origin())
+            }
             FailureKind::Auth => &self.login.advice(),
             FailureKind::Loading => "will retry until it is ready",
             _ if too_many => "raise its maxclients, or lower REDIS_POOL_SIZE (REDIS_PERSECOND_POOL_SIZE)",

@@ -24,8 +24,8 @@ use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
 
 use super::resp;
-use aws_iam::TokenSource;
 use crate::settings::{CredentialFile, CredentialSource, Credentials};
+use aws_iam::TokenSource;
 use clock::Time;
 use faults::{files, mutex::lock};
 use net::{Secret, backoff::jittered_by, edges::Edges};
@@ -36,8 +36,8 @@ pub(super) const POLL: Duration = Duration::from_secs(2);
 /// A refused login of an open connection is repeated after this many polls: an ACL may be changed after the file.
 pub(super) const POLLS_PER_RETRY: u64 = 15;
 
-/// ElastiCache and MemoryDB close a connection 12 hours after its login, unless it has logged in again.
-const SIGNED_LOGIN: Duration = Duration::from_hours(11);
+/// AWS closes a connection 12 hours after its login, unless it has logged in again.
+const SIGNED_LOGIN: Duration = Duration::from_secs(11 * 3600);
 
 /// The maximum size of a file: more than any token.
 const MAX_BYTES: u64 = 64 << 10;
@@ -56,7 +56,7 @@ enum Source {
     /// The variables of the credentials, for errors.
     Fixed(&'static str),
     File(CredentialFile),
-    Iam(TokenSource, Edges),
+    Iam(Box<TokenSource>, Edges),
 }
 
 #[derive(Default)]
@@ -102,7 +102,9 @@ impl Login {
                 Source::Fixed(variables)
             }
             Some(CredentialSource::File(file)) => Source::File(file.clone()),
-            Some(CredentialSource::Iam(iam)) => Source::Iam(TokenSource::new(iam, edges)?, edges.clone()),
+            Some(CredentialSource::Iam(iam)) => {
+                Source::Iam(Box::new(TokenSource::new(iam, edges)?), edges.clone())
+            }
         };
         Ok(Self { source, state: Mutex::new(state) })
     }
@@ -159,7 +161,8 @@ impl Login {
     }
 
     async fn sign(&self, tokens: &TokenSource, edges: &Edges) -> Result<Arc<CurrentLogin>, String> {
-        let credentials = Credentials { user: Some(tokens.user().to_owned()), password: tokens.token().await? };
+        let credentials =
+            Credentials { user: Some(tokens.user().to_owned()), password: tokens.token().await? };
         let (now, state) = (edges.clock.now(), &mut lock(&self.state).iam);
         if state.1 <= now {
             let life = jittered_by(SIGNED_LOGIN, 0.05, edges.random.fraction());

@@ -44,10 +44,18 @@ pub(super) fn read(reader: &mut Reader<'_>, set: &RedisVars, tls: bool, has_logi
         }
     }
     if has_login {
-        reader.conflict(&vars::REDIS_URL, &format!("a URL without a login beside {name}"), "remove the login");
+        reader.conflict(
+            &vars::REDIS_URL,
+            &format!("a URL without a login beside {name}"),
+            "remove the login",
+        );
     }
     if !tls {
-        reader.conflict(&vars::REDIS_TLS, "true", format!("AWS accepts the password of {name} over TLS only"));
+        reader.conflict(
+            &vars::REDIS_TLS,
+            "true",
+            format!("AWS accepts the password of {name} over TLS only"),
+        );
     }
     if set.iam_service == Service::MemoryDb && set.iam_serverless {
         reader.conflict(&vars::REDIS_AWS_IAM_SERVERLESS, "false", "MemoryDB has no serverless caches");
@@ -84,7 +92,9 @@ fn is_region(text: &str) -> bool {
     let words: Vec<_> = text.split('-').collect();
     let is_word = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
     let is_number = |word: &&str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
-    words.split_last().is_some_and(|(last, words)| words.len() >= 2 && words.iter().all(is_word) && is_number(last))
+    words
+        .split_last()
+        .is_some_and(|(last, words)| words.len() >= 2 && words.iter().all(is_word) && is_number(last))
 }
 
 fn step(reader: &mut Reader<'_>, aws: AwsVars, region: &str) -> Option<CredentialStep> {
@@ -93,7 +103,11 @@ fn step(reader: &mut Reader<'_>, aws: AwsVars, region: &str) -> Option<Credentia
             [(&*vars::AWS_ACCESS_KEY_ID, &aws.access_key), (&*vars::AWS_SECRET_ACCESS_KEY, &aws.secret_key)]
         {
             if value.is_empty() {
-                reader.conflict(var, "a value", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY need each other");
+                reader.conflict(
+                    var,
+                    "a value",
+                    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY need each other",
+                );
             }
         }
         let session = (!aws.session_token.is_empty()).then_some(Secret(aws.session_token));
@@ -111,7 +125,10 @@ fn step(reader: &mut Reader<'_>, aws: AwsVars, region: &str) -> Option<Credentia
     if let Some(uri) = container(reader, aws.container, &aws.container_path) {
         let value = (!aws.container_token.is_empty()).then_some(Secret(aws.container_token));
         let file = aws.container_token_file.map(Authorization::File);
-        return Some(CredentialStep::Container { uri, authorization: file.or(value.map(Authorization::Value)) });
+        return Some(CredentialStep::Container {
+            uri,
+            authorization: file.or(value.map(Authorization::Value)),
+        });
     }
     if aws.no_metadata {
         let hint = "no other variable of AWS names credentials: AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE or \

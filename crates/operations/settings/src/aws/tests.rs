@@ -13,7 +13,8 @@ const ON: [(&str, &str); 5] = [
 ];
 
 fn settings(set: &[(&str, &str)]) -> Result<Settings, Vec<String>> {
-    let env = |name: &str| set.iter().rev().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+    let env =
+        |name: &str| set.iter().rev().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
     let read = Settings::read(&env, &|_: &Path| true, 1, Available::default());
     read.map(|(settings, _)| settings).map_err(|problems| problems.iter().map(ToString::to_string).collect())
 }
@@ -36,7 +37,10 @@ fn the_first_source_of_credentials_that_is_set_is_used() {
     let step = |more: &[(&str, &str)]| iam(more).credentials;
     let is_instance = |endpoint: &str, step| matches!(step, CredentialStep::Instance { endpoint: found } if found == endpoint);
     assert!(is_instance("http://169.254.169.254/", step(&[])));
-    assert!(is_instance("http://[fd00:ec2::254]/", step(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://[fd00:ec2::254]")])));
+    assert!(is_instance(
+        "http://[fd00:ec2::254]/",
+        step(&[("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://[fd00:ec2::254]")])
+    ));
     let ecs = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/v2/credentials/1");
     let expected = CredentialStep::Container {
         uri: "http://169.254.170.2/v2/credentials/1".parse().unwrap(),
@@ -80,7 +84,10 @@ fn the_cache_is_named_in_lower_case_and_the_region_has_defaults() {
 fn contradictions_are_reported_by_name() {
     for (more, words) in [
         (&[("REDIS_URL", "cache:6379")][..], "REDIS_TLS: expected true"),
-        (&[("REDIS_AWS_IAM_CACHE_NAME", "")], "REDIS_AWS_IAM_AUTH=\"true\": expected a value of REDIS_AWS_IAM_CACHE_NAME too"),
+        (
+            &[("REDIS_AWS_IAM_CACHE_NAME", "")],
+            "REDIS_AWS_IAM_AUTH=\"true\": expected a value of REDIS_AWS_IAM_CACHE_NAME too",
+        ),
         (&[("REDIS_AWS_IAM_USER_ID", "")], "expected a value of REDIS_AWS_IAM_USER_ID too"),
         (&[("REDIS_AUTH", "hunter2")], "REDIS_AUTH: expected no value beside REDIS_AWS_IAM_AUTH"),
         (&[("REDIS_AUTH_FILE", "/a")], "REDIS_AUTH_FILE=\"/a\": expected no value beside REDIS_AWS_IAM_AUTH"),
@@ -119,11 +126,15 @@ fn the_second_redis_has_a_cache_of_its_own() {
     let Some(CredentialSource::Iam(iam)) = redis.per_second.unwrap().credentials else { panic!("no login") };
     assert_eq!(iam.cache, "other");
     let problems = problems(&second[..3]);
-    assert!(problems.iter().any(|problem| problem.contains("a value of REDIS_PERSECOND_AWS_IAM_USER_ID")), "{problems:?}");
+    assert!(
+        problems.iter().any(|problem| problem.contains("a value of REDIS_PERSECOND_AWS_IAM_USER_ID")),
+        "{problems:?}"
+    );
 }
 
 #[test]
 fn other_programs_variables_are_not_read_without_the_login() {
-    let off = [("REDIS_AWS_IAM_AUTH", "false"), ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "x"), ("AWS_REGION", "?")];
+    let off =
+        [("REDIS_AWS_IAM_AUTH", "false"), ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "x"), ("AWS_REGION", "?")];
     assert!(settings(&[&ON, &off[..]].concat()).is_ok());
 }
