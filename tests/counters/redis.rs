@@ -28,6 +28,8 @@ pub(crate) mod exact;
 mod credentials;
 // Failovers and moving slots under load.
 mod failover;
+// Logins with an AWS identity.
+mod iam;
 // Exact names, values and expiries.
 mod keys;
 // Redis killed, frozen, unreachable and slow, under load.

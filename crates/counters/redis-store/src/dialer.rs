@@ -90,7 +90,7 @@ impl Dialer {
     ) -> Result<Self, Vec<String>> {
         let connector =
             Connector::new(store, pool.tls.as_ref(), &TLS_ADVICE, pool.connect_timeout, origin, edges)?;
-        let login = Arc::new(Login::new(credentials, auth));
+        let login = Arc::new(Login::new(credentials, auth, edges)?);
         Ok(Self { connector, login, database: pool.database, is_sentinel: false })
     }
 
@@ -111,8 +111,9 @@ impl Dialer {
     ) -> Result<(FramedStream, u64), Failure> {
         let mut handshake = Handshake::begin(&self.connector, to).await?;
         let login = self.connector.edges.timer.timeout_at(handshake.until, self.login.now()).await;
-        let login =
-            login.unwrap_or_else(|| self.login.last_or(format!("{}: not read in time", self.login.origin())));
+        let login = login.unwrap_or_else(|| {
+            self.login.last_or(format!("{}: no credentials in time", self.login.origin()))
+        });
         let login = login.map_err(|why| handshake.stream.failure(FailureKind::Auth, why))?;
         let login = login.as_deref();
         let (steps, commands) = self.commands(login, must_be_master);
@@ -182,11 +183,12 @@ impl Dialer {
             FailureKind::Other | FailureKind::Denied if step == "AUTH" && !too_many => FailureKind::Auth,
             kind => kind,
         };
-        let auth = self.login.origin();
         let advice = match kind {
             FailureKind::Denied => "the user lacks a permission, or the server the command: see ACL SETUSER",
-            FailureKind::Auth if login.is_none() => &format!("it requires a password: set {auth}"),
-            FailureKind::Auth => &format!("see {auth}: a password, or user:password"),
+            FailureKind::Auth if login.is_none() => {
+                &format!("it requires a password: set {}", self.login.origin())
+            }
+            FailureKind::Auth => &self.login.advice(),
             FailureKind::Loading => "will retry until it is ready",
             _ if too_many => "raise its maxclients, or lower REDIS_POOL_SIZE (REDIS_PERSECOND_POOL_SIZE)",
             _ if step == "SELECT" => "see the number at the end of REDIS_URL (REDIS_PERSECOND_URL)",

@@ -1,5 +1,5 @@
-//! How connections log in to the servers of a Redis: with fixed credentials, or with those of a file that is read for each
-//! new connection and every two seconds.
+//! How connections log in to the servers of a Redis: with fixed credentials, with those of a file that is read for each new
+//! connection and every two seconds, or with passwords that are signed with AWS credentials.
 //!
 //! `dialer` logs new connections in. Open connections are not replaced when the credentials change, so that no pipeline is
 //! lost: `pool` sends them another `AUTH`.
@@ -25,14 +25,19 @@ use tracing::{error, info, warn};
 
 use super::resp;
 use crate::settings::{CredentialFile, CredentialSource, Credentials};
+use aws_iam::TokenSource;
+use clock::Time;
 use faults::{files, mutex::lock};
-use net::Secret;
+use net::{Secret, backoff::jittered_by, edges::Edges};
 
 /// The interval at which a file is read and compared. Notifications of changes are unreliable behind swapped symlinks.
 pub(super) const POLL: Duration = Duration::from_secs(2);
 
 /// A refused login of an open connection is repeated after this many polls: an ACL may be changed after the file.
 pub(super) const POLLS_PER_RETRY: u64 = 15;
+
+/// AWS closes a connection 12 hours after its login, unless it has logged in again.
+const SIGNED_LOGIN: Duration = Duration::from_secs(11 * 3600);
 
 /// The maximum size of a file: more than any token.
 const MAX_BYTES: u64 = 64 << 10;
@@ -43,10 +48,15 @@ const EXPECTED: &str = "a file with one line, password or user:password";
 const READABLE_BY_OTHERS: u32 = 0o004;
 
 pub(super) struct Login {
-    source: Option<CredentialSource>,
-    /// The variables of fixed credentials, for errors.
-    variables: &'static str,
+    source: Source,
     state: Mutex<LoginState>,
+}
+
+enum Source {
+    /// The variables of the credentials, for errors.
+    Fixed(&'static str),
+    File(CredentialFile),
+    Iam(Box<TokenSource>, Edges),
 }
 
 #[derive(Default)]
@@ -55,6 +65,8 @@ struct LoginState {
     /// Why the last poll failed, and whether that was logged.
     problem: Option<(String, bool)>,
     warned_of_mode: bool,
+    /// The generation of passwords that are signed, and when the next one begins.
+    iam: (u64, Time),
 }
 
 #[derive(PartialEq, Eq, Debug)]
@@ -75,38 +87,59 @@ impl CurrentLogin {
 }
 
 impl Login {
-    pub(super) fn new(source: Option<&CredentialSource>, variables: &'static str) -> Self {
-        let current = match source {
+    /// Returns every problem with the CAs, if AWS credentials are fetched by TLS.
+    pub(super) fn new(
+        source: Option<&CredentialSource>,
+        variables: &'static str,
+        edges: &Edges,
+    ) -> Result<Self, Vec<String>> {
+        let mut state = LoginState::default();
+        let source = match source {
+            None => Source::Fixed(variables),
             Some(CredentialSource::Fixed(credentials)) => {
-                Some(Arc::new(CurrentLogin { credentials: credentials.clone(), generation: 0 }))
+                let credentials = credentials.clone();
+                state.current = Some(Arc::new(CurrentLogin { credentials, generation: 0 }));
+                Source::Fixed(variables)
             }
-            _ => None,
+            Some(CredentialSource::File(file)) => Source::File(file.clone()),
+            Some(CredentialSource::Iam(iam)) => {
+                Source::Iam(Box::new(TokenSource::new(iam, edges)?), edges.clone())
+            }
         };
-        let state = Mutex::new(LoginState { current, ..LoginState::default() });
-        Self { source: source.cloned(), variables, state }
+        Ok(Self { source, state: Mutex::new(state) })
     }
 
     /// Where the credentials come from, for errors.
     pub(super) fn origin(&self) -> String {
         match &self.source {
-            Some(CredentialSource::File(file)) => file.to_string(),
-            _ => self.variables.to_owned(),
+            Source::Fixed(variables) => (*variables).to_owned(),
+            Source::File(file) => file.to_string(),
+            Source::Iam(..) => "REDIS_AWS_IAM_AUTH (REDIS_PERSECOND_AWS_IAM_AUTH)".to_owned(),
         }
     }
 
-    /// The file whose changes must be polled.
-    pub(super) fn file(&self) -> Option<&CredentialFile> {
-        match &self.source {
-            Some(CredentialSource::File(file)) => Some(file),
-            _ => None,
-        }
+    /// What to check after a refusal.
+    pub(super) fn advice(&self) -> String {
+        let what = match &self.source {
+            Source::Fixed(_) | Source::File(_) => "a password, or user:password",
+            Source::Iam(..) => {
+                "the user, the cache's name, the region, and the policy of the AWS identity: docs/redis.md#elasticache-and-memorydb"
+            }
+        };
+        format!("see {}: {what}", self.origin())
     }
 
-    /// The credentials for a new connection; the last ones while the file is invalid.
+    /// True if it must be polled.
+    pub(super) fn changes(&self) -> bool {
+        !matches!(self.source, Source::Fixed(_))
+    }
+
+    /// The credentials for a new connection; the last ones while a file is invalid.
     pub(super) async fn now(&self) -> Result<Option<Arc<CurrentLogin>>, String> {
-        match self.file() {
-            Some(file) => self.read(file).await.map(Some).or_else(|why| self.last_or(why)),
-            None => Ok(lock(&self.state).current.clone()),
+        match &self.source {
+            Source::Fixed(_) => Ok(lock(&self.state).current.clone()),
+            Source::File(file) => self.read(file).await.map(Some).or_else(|why| self.last_or(why)),
+            Source::Iam(tokens, edges) => self.sign(tokens, edges).await.map(Some),
         }
     }
 
@@ -115,14 +148,37 @@ impl Login {
         lock(&self.state).current.clone().map(Some).ok_or(why)
     }
 
-    /// Reads the file, and returns the credentials in force. Logs once why it is invalid, after two reads with the same
-    /// result: a file that is being written differs at the next.
+    /// The credentials in force, after those of a file were read and those of AWS were renewed.
     pub(super) async fn poll(&self) -> Option<Arc<CurrentLogin>> {
-        let read = self.read(self.file()?).await;
+        match &self.source {
+            Source::Fixed(_) => None,
+            Source::File(file) => self.poll_file(file).await,
+            Source::Iam(tokens, edges) => {
+                tokens.renew().await;
+                self.sign(tokens, edges).await.ok()
+            }
+        }
+    }
+
+    async fn sign(&self, tokens: &TokenSource, edges: &Edges) -> Result<Arc<CurrentLogin>, String> {
+        let credentials =
+            Credentials { user: Some(tokens.user().to_owned()), password: tokens.token().await? };
+        let (now, state) = (edges.clock.now(), &mut lock(&self.state).iam);
+        if state.1 <= now {
+            let life = jittered_by(SIGNED_LOGIN, 0.05, edges.random.fraction());
+            *state = (state.0 + 1, Time::from_seconds(now.seconds() + life.as_secs()));
+        }
+        Ok(Arc::new(CurrentLogin { credentials, generation: state.0 }))
+    }
+
+    /// Logs once why the file is invalid, after two reads with the same result: a file that is being written differs at the
+    /// next.
+    async fn poll_file(&self, file: &CredentialFile) -> Option<Arc<CurrentLogin>> {
+        let read = self.read(file).await;
         let mut state = lock(&self.state);
         state.problem = match (read, state.problem.take()) {
             (Ok(current), before) => {
-                if let (Some((_, true)), Some(file)) = (before, self.file()) {
+                if let Some((_, true)) = before {
                     info!("{file}: valid again");
                 }
                 return Some(current);

@@ -118,21 +118,25 @@ impl Pool {
     /// Sends `AUTH` over open connections when the credentials have changed. Called once, within a runtime.
     fn follow_login(self: &Arc<Self>) {
         let login = self.backend().dialer.login.clone();
-        let Some(file) = login.file().map(ToString::to_string) else { return };
+        if !login.changes() {
+            return;
+        }
         let (edges, pool) = (self.servers.shared.edges.clone(), Arc::downgrade(self));
         self.servers.shared.edges.start(async move {
             let (mut polls, mut in_use) = (0_u64, 1);
             loop {
-                edges.timer.sleep(login::POLL).await;
-                polls = polls.wrapping_add(1);
                 let polled = caught(Boundary::StoreLogin, login.poll()).await;
                 let Some(pool) = pool.upgrade() else { return };
-                let Ok(Some(current)) = polled else { continue };
-                pool.log_in(&current, polls.is_multiple_of(login::POLLS_PER_RETRY));
-                if in_use < current.generation && pool.has_logged_in(&current) {
-                    in_use = current.generation;
-                    info!("{file}: all connections that count use the new credentials");
+                if let Ok(Some(current)) = polled {
+                    pool.log_in(&current, polls.is_multiple_of(login::POLLS_PER_RETRY));
+                    if in_use < current.generation && pool.has_logged_in(&current) {
+                        in_use = current.generation;
+                        info!("{}: all connections that count use the new credentials", login.origin());
+                    }
                 }
+                drop(pool);
+                edges.timer.sleep(login::POLL).await;
+                polls = polls.wrapping_add(1);
             }
         });
     }

@@ -2,6 +2,7 @@
 
 use std::{fmt, path::PathBuf, time::Duration};
 
+use aws_iam::settings::Iam;
 use net::{HostPort, Secret, ServerAddress, tls::ClientTls};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,6 +75,7 @@ impl fmt::Display for RedisServers {
 pub enum CredentialSource {
     Fixed(Credentials),
     File(CredentialFile),
+    Iam(Box<Iam>),
 }
 
 /// A file with one line, `password` or `user:password`.

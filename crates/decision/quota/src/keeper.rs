@@ -25,8 +25,9 @@ const JITTER: Duration = Duration::from_millis(15);
 /// The turns that wait for the store at a time.
 const AT_A_TIME: usize = 128;
 
-/// A token bucket must gain tokens; this one gains none before it ends.
-const NEVER: u32 = 1_000_000_000;
+/// A token bucket must gain tokens; this one gains one in 231 days. Envoy raises slower rates to a token a year, by which the
+/// next assignment would seem to be the same bucket.
+const NEVER: u32 = 20_000_000;
 
 impl Quotas {
     pub(crate) async fn keep_running(self: Arc<Self>) {
@@ -155,5 +156,6 @@ impl Quotas {
 
 fn tokens(grant: Grant) -> Strategy {
     let max = u32::try_from(grant.requests).unwrap_or(u32::MAX);
+    let max = if grant.is_odd { max } else { max + 1 };
     Strategy::Tokens { max, per_fill: if grant.is_odd { 2 } else { 1 }, fill_seconds: NEVER }
 }

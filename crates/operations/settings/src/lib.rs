@@ -1,7 +1,7 @@
 //! Settings: environment variables, parsed and checked.
 //!
 //! [`vars`] is the table of variables with their types: a new setting is a row there, and a use of its field. [`Settings`]
-//! is what the program uses. `parse`, `address` and `values` parse one value each; `tls`, `redis`,
+//! is what the program uses. `parse`, `address` and `values` parse one value each; `tls`, `redis`, `aws`,
 //! `memcached`, `xds`, `sinks` and `spans` check values that depend on each other. The command line passes the
 //! environment and prints the problems that [`Settings::read`] reports; nothing here reads the process's environment, the
 //! clock or a file.
@@ -11,6 +11,7 @@ pub mod memory;
 pub mod parse;
 pub mod vars;
 
+mod aws;
 mod listing;
 pub mod memcached;
 mod policy;

@@ -11,6 +11,7 @@ use std::{path::PathBuf, time::Duration};
 
 use self::url::{Login, Parsed};
 use super::{
+    aws,
     reader::Reader,
     tls::TlsVars,
     values::{RedisType, SocketType},
@@ -76,9 +77,12 @@ fn pool(
         reader.conflict(&vars::REDIS_PIPELINE_WINDOW, &expected, hint);
     }
     let Parsed { at: servers, login, database, tls: is_tls_url } = servers(reader, set, go_default)?;
+    let has_login = !login.is_empty() && !matches!(servers, RedisServers::Sentinel { .. });
     let (servers, credentials) = logins(reader, set, servers, login);
     *uses_tls |= is_tls_url;
     let tls = (set.use_tls || is_tls_url).then_some(tls);
+    let iam = aws::read(reader, set, tls.is_some(), has_login);
+    let credentials = iam.map(|iam| CredentialSource::Iam(Box::new(iam))).or(credentials);
     if tls.is_some() && matches!(servers, RedisServers::Single(ServerAddress::Unix(_))) {
         reader.conflict(&vars::REDIS_TLS, "false", "Redis does not support TLS over a unix socket");
     }

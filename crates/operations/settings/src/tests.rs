@@ -40,12 +40,21 @@ fn problems(set: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn the_variables_of_the_table_are_those_that_are_read() {
     let read = RefCell::new(BTreeSet::new());
-    let env = |name: &str| {
-        read.borrow_mut().insert(name.to_owned());
-        // Those of a collector are read only with tracing.
-        (name == "TRACING_ENABLED").then(|| "true".to_owned())
-    };
-    assert!(Settings::read(&env, &|_| false, 1, Available::default()).is_ok());
+    // Those of a collector are read only with tracing, and those of AWS with its login to Redis.
+    let of_aws = [
+        ("REDIS_URL", "rediss://cache"),
+        ("REDIS_AWS_IAM_AUTH", "true"),
+        ("REDIS_AWS_IAM_CACHE_NAME", "cache"),
+        ("REDIS_AWS_IAM_USER_ID", "app"),
+        ("AWS_REGION", "eu-west-1"),
+    ];
+    for set in [&[("TRACING_ENABLED", "true")][..], &of_aws] {
+        let env = |name: &str| {
+            read.borrow_mut().insert(name.to_owned());
+            set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
+        };
+        assert!(Settings::read(&env, &|_| false, 1, Available::default()).is_ok());
+    }
     let known: BTreeSet<_> = vars::ALL.iter().map(|var| var.name.to_owned()).collect();
     assert_eq!(read.into_inner(), known);
 }

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::{
     address::{self, host_port},
     parse::{Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
+use aws_iam::settings::Service;
 use exporters::{
     logs::LogFormat,
     statsd::settings::{SinkAddress, Tags},
@@ -24,7 +25,7 @@ use rules::template::Template;
 use server::grpc::settings::GrpcServer;
 use text::InvalidValue;
 
-by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType);
+by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType, Service);
 
 by_function! {
     BackendType: |text| {
@@ -36,6 +37,13 @@ by_function! {
         choice(text, &[("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)])
     };
     Protocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
+}
+
+/// A URL of a server that speaks HTTP.
+pub(super) fn http_url(text: &str) -> Result<Uri, InvalidValue> {
+    let uri = text.parse::<Uri>().ok();
+    let uri = uri.filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some());
+    uri.ok_or_else(|| InvalidValue::new("a URL that begins with http:// or https://"))
 }
 
 text::named! {

@@ -70,7 +70,7 @@ fn looks_like_hosts(text: &str) -> bool {
 }
 
 pub struct Setting<T> {
-    pub(super) var: Var,
+    pub(crate) var: Var,
     pub parse: fn(&str) -> Result<T, InvalidValue>,
 }
 
@@ -83,14 +83,14 @@ impl<T> Deref for Setting<T> {
     }
 }
 
-/// Declares a static [`Setting`] for each row, a struct for each group with the fields that its rows name, and `ALL`.
+/// Declares a static [`Setting`] for each row, a struct for each group with the fields that its rows name, and the list of all.
 macro_rules! table {
     (@secrecy) => { Secrecy::Public };
     (@secrecy login) => { Secrecy::Login };
     (@secrecy secret) => { Secrecy::Secret };
     (@parse $type:ty) => { <$type as parse::Value>::parse };
     (@parse $type:ty, $parse:expr) => { $parse };
-    ($(
+    ($all:ident, $(
         $(#[$about:meta])*
         $vis:vis $group:ident in $heading:literal {
             $(
@@ -107,7 +107,7 @@ macro_rules! table {
             }
 
             impl $group {
-                pub(super) fn read(reader: &mut Reader<'_>) -> Self {
+                pub(crate) fn read(reader: &mut Reader<'_>) -> Self {
                     Self { $($( $field: reader.read::<$type>(&$name), )?)* }
                 }
             }
@@ -127,8 +127,8 @@ macro_rules! table {
             )*
         )*
 
-        /// Every variable, in the order of the documentation.
-        pub static ALL: &[&Var] = &[ $($( &$name.var, )*)* ];
+        /// The variables of the rows, in their order.
+        pub(super) const $all: &[&Var] = &[ $($( &$name.var, )*)* ];
     };
 }
 

@@ -3,19 +3,22 @@
 //!
 //! A row defines everything about its variable: parsing and validation (`Reader::read`), `tollgate settings`,
 //! docs/reference/settings.md, suggestions for misspelt names, and masking (`secret`, or `login` for an address that may contain
-//! one). Names are those of the Go service where it has the variable.
+//! one). Names are those of the Go service where it has the variable. `stores` has the rows of Redis and memcached.
+
+mod stores;
 
 use std::{path::PathBuf, time::Duration};
 
 use http::HeaderMap;
 use tracing::Level;
 
+pub(super) use self::stores::*;
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
     address,
     parse::{self, at_least},
     reader::Reader,
-    values::{self, BackendType, KeyFormat, RedisType, RulesSource, SocketType, StatsdProtocol},
+    values::{self, BackendType, KeyFormat, RulesSource, StatsdProtocol},
     variable::table,
 };
 use exporters::{
@@ -26,8 +29,7 @@ use exporters::{
 use faults::OnStoreFailure;
 use limit::CountingMode;
 use limiter::Recorded;
-use net::HostPort;
-use net::ServerAddress;
+use net::{HostPort, ServerAddress};
 use recent::KeyValues;
 use recent::Logged;
 use rules::template::Template;
@@ -44,7 +46,26 @@ const HOUR: u64 = 3_600_000;
 
 const MILLION: u64 = 1_000_000;
 
+/// Every variable, in the order of the documentation.
+pub static ALL: &[&Var] = &joined::<{ FIRST.len() + STORES.len() + REST.len() }>([FIRST, STORES, REST]);
+
+#[expect(clippy::indexing_slicing, reason = "computed while compiling")]
+const fn joined<const N: usize>(parts: [&[&'static Var]; 3]) -> [&'static Var; N] {
+    let mut all = [FIRST[0]; N];
+    let (mut part, mut index, mut at) = (0, 0, 0);
+    while part < parts.len() {
+        if index < parts[part].len() {
+            all[at] = parts[part][index];
+            (index, at) = (index + 1, at + 1);
+        } else {
+            (part, index) = (part + 1, 0);
+        }
+    }
+    all
+}
+
 table! {
+    FIRST,
     pub(super) MemoryVars in "Memory" {
         MEMORY_LIMIT limit: Option<usize> = "" as |text| parse::optional(text, values::memory), "Memory that the process may \
             use, in bytes or with `Ki`, `Mi` or `Gi`. By default the limit of its cgroup, else half of the machine's \
@@ -283,98 +304,10 @@ table! {
             to the Redis, with `REPLICA_SYNC`: top keys, refusals, rates and latencies, with values as `KEY_VALUES` \
             shows them. `ADMIN_ADDR=off` does not end it. If `false`, the other replicas show this one without its numbers.";
     }
-    /// A Redis: the first or the second one.
-    pub(super) RedisVars in "Redis" {
-        REDIS_URL url: String = "", "Address of Redis: `host:port`, the path of a unix socket, or a URL \
-            `redis://user:password@host:port/database`, `rediss://` for TLS. With `REDIS_TYPE=SENTINEL` \
-            the master's name and the sentinels, `name,host:port,…`; with `CLUSTER` some of the nodes, \
-            `host:port,…`.", login;
-        REDIS_SOCKET_TYPE socket_type: Option<SocketType> = "", "`tcp` or `unix`; if unset, derived from \
-            `REDIS_URL`. Sentinels and clusters always use TCP.";
-        REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`; case-insensitive.";
-        REDIS_AUTH auth: String = "", "`password` or `user:password`; takes precedence over `REDIS_URL`.",
-            secret;
-        REDIS_AUTH_FILE auth_file: Option<PathBuf> = "", "File with one line, `password` or `user:password`, in place \
-            of `REDIS_AUTH`. It is read for each connection and every two seconds.";
-        REDIS_SENTINEL_AUTH sentinel_auth: String = "", "`REDIS_AUTH` for the sentinels.", secret;
-        REDIS_SENTINEL_AUTH_FILE sentinel_auth_file: Option<PathBuf> = "", "`REDIS_AUTH_FILE` for the sentinels.";
-        REDIS_TLS use_tls: bool = "false", "Enables TLS.";
-        REDIS_TLS_CACERT: Option<PathBuf> = "", "PEM file of CAs; replaces the system's. This and the next \
-            three apply to the second Redis too.";
-        REDIS_TLS_CLIENT_CERT: Option<PathBuf> = "", "PEM file of the client certificate.";
-        REDIS_TLS_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
-        REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: bool = "false", "Accepts a certificate for another host. Its \
-            signature is still verified.";
-        REDIS_TIMEOUT: Duration = "10ms", "Time limit of an operation; then `STORE_FAILURE_POLICY` \
-            decides.";
-        REDIS_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as parse::positive, "Time limit for \
-            connecting, including TLS and authentication; for the second Redis too.";
-        REDIS_POOL_SIZE connections: usize = "10" as values::redis_pool_size, "Maximum number of connections to \
-            each server; `0` is 4, as in the Go service.";
-        REDIS_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued per \
-            connection; more fail at once. For the second Redis too.";
-        REDIS_PIPELINE_WINDOW pipeline_window: Duration = "0", "Time to gather checks before they are \
-            sent. With `0` checks are sent at once, and gather only while a pipeline is in flight.";
-        REDIS_HEALTH_CHECK_ACTIVE_CONNECTION unhealthy_without: bool = "false", "Unhealthy while a \
-            master of Redis is not connected or refuses writes.";
-        REDIS_STARTUP_INITIAL_INTERVAL startup_initial: Duration = "50ms", "Delay after the first failed \
-            connection since the start. It doubles with each attempt.";
-        REDIS_STARTUP_MAX_INTERVAL startup_max: Duration = "300ms", "Maximum delay.";
-        REDIS_STARTUP_MAX_ELAPSED_TIME startup_give_up_after: Duration = "0", "Stops the service if Redis \
-            was not reached in this time since the start; `0` retries forever.";
-        REDIS_PIPELINE_LIMIT: () = "0" as parse::unused_integer, "No effect, as in the Go \
-            service.";
-        REDIS_CLUSTER_PIPELINE_PARALLELISM: () = "1" as parse::unused_count, "No effect: the \
-            nodes of a cluster are always queried concurrently.";
-        REDIS_POOL_ON_EMPTY_BEHAVIOR: String = "WAIT", "No effect: `REDIS_MAX_QUEUED` bounds the \
-            queue.";
-        REDIS_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect: `REDIS_TIMEOUT` bounds the wait.";
-    }
-    /// The second Redis, whose variables `RedisVars` reads.
-    pub(super) SecondRedis in "A second Redis, for limits per second" {
-        REDIS_PERSECOND is_on: bool = "false", "Counts limits with the unit `second` in a second Redis, \
-            configured by the variables below.";
-        REDIS_PERSECOND_URL: String = "", "Its `REDIS_URL`.", login;
-        REDIS_PERSECOND_SOCKET_TYPE: String = "", "Its `REDIS_SOCKET_TYPE`.";
-        REDIS_PERSECOND_TYPE: String = "SINGLE", "Its `REDIS_TYPE`.";
-        REDIS_PERSECOND_AUTH: String = "", "Its `REDIS_AUTH`.", secret;
-        REDIS_PERSECOND_AUTH_FILE: Option<PathBuf> = "", "Its `REDIS_AUTH_FILE`.";
-        REDIS_PERSECOND_SENTINEL_AUTH: String = "", "Its `REDIS_SENTINEL_AUTH`.", secret;
-        REDIS_PERSECOND_SENTINEL_AUTH_FILE: Option<PathBuf> = "", "Its `REDIS_SENTINEL_AUTH_FILE`.";
-        REDIS_PERSECOND_TLS: bool = "false", "Its `REDIS_TLS`.";
-        REDIS_PERSECOND_TIMEOUT: Duration = "10ms", "Its `REDIS_TIMEOUT`.";
-        REDIS_PERSECOND_POOL_SIZE: String = "10", "Its `REDIS_POOL_SIZE`.";
-        REDIS_PERSECOND_PIPELINE_WINDOW: Duration = "0", "Its `REDIS_PIPELINE_WINDOW`.";
-        REDIS_PERSECOND_PIPELINE_LIMIT: String = "0", "No effect.";
-        REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM: String = "1", "No effect.";
-        REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR: String = "WAIT", "No effect.";
-        REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect.";
-    }
-    pub(super) MemcachedVars in "Memcached" {
-        MEMCACHE_HOST_PORT servers: Vec<ServerAddress> = "" as values::memcached_servers, "Servers, \
-            `host:port,host:port,…`; the default port is 11211, and a path is a unix socket. Their order \
-            determines which server has a key, as in the Go service.";
-        MEMCACHE_SRV srv: Option<String> = "" as |text| parse::optional(text, values::memcached_srv), "DNS SRV record that lists the servers, \
-            `_memcache._tcp.example.com`; replaces `MEMCACHE_HOST_PORT`.";
-        MEMCACHE_SRV_REFRESH srv_refresh: Duration = "0", "Interval at which the SRV record is resolved \
-            again; `0` is never after the first answer.";
-        MEMCACHE_TLS use_tls: bool = "false", "Enables TLS.";
-        MEMCACHE_TLS_CACERT: Option<PathBuf> = "", "PEM file of CAs; replaces the system's.";
-        MEMCACHE_TLS_CLIENT_CERT: Option<PathBuf> = "", "PEM file of the client certificate.";
-        MEMCACHE_TLS_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
-        MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION: bool = "false", "Accepts a certificate for another host. \
-            Its signature is still verified.";
-        MEMCACHE_TIMEOUT: Duration = "10ms", "Time limit of an operation; then \
-            `STORE_FAILURE_POLICY` decides.";
-        MEMCACHE_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as parse::positive, "Time limit \
-            for connecting, including TLS.";
-        MEMCACHE_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued \
-            per connection; more fail at once.";
-        MEMCACHE_HEALTH_CHECK_ACTIVE_CONNECTION unhealthy_without: bool = "false", "Unhealthy while there \
-            is no connection to one of the servers.";
-        MEMCACHE_MAX_IDLE_CONNS: () = "2" as parse::unused_integer, "No effect: each worker \
-            thread keeps one connection to each server.";
-    }
+}
+
+table! {
+    REST,
     pub Answers in "Responses" {
         SHADOW_MODE shadow_mode: bool = "false", "Allows every request; requests over their limit are \
             counted.";

@@ -10,7 +10,7 @@ const SECRET: &str = "hunter2";
 fn login(path: &Path, user: Option<&str>) -> Login {
     let user = user.map(str::to_owned);
     let file = CredentialFile { variable: "REDIS_AUTH_FILE", path: path.to_owned(), user };
-    Login::new(Some(&CredentialSource::File(file)), "REDIS_AUTH")
+    Login::new(Some(&CredentialSource::File(file)), "REDIS_AUTH", &Edges::system()).unwrap()
 }
 
 fn found(current: &CurrentLogin) -> (Option<&str>, &str, u64) {

@@ -50,7 +50,7 @@ fn at(host: &str, port: u16) -> HostPort {
 fn who(credentials: Option<&CredentialSource>) -> Option<(Option<&str>, &str)> {
     match credentials? {
         CredentialSource::Fixed(found) => Some((found.user.as_deref(), &*found.password.0)),
-        CredentialSource::File(_) => panic!("a file"),
+        other => panic!("{other:?}"),
     }
 }
 
