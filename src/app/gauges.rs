@@ -3,11 +3,7 @@
 
 mod limits;
 
-use std::{
-    cmp::Reverse,
-    sync::atomic::Ordering::Relaxed,
-    time::Duration,
-};
+use std::{cmp::Reverse, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use self::limits::RuleLimit;
 use super::parts::App;

@@ -114,9 +114,8 @@ fn reports_are_in_the_statistics_of_rules_and_domains() {
         let hits = |name: &str| {
             metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"edge\",key1=\"user\"}}"))
         };
-        let reported = |outcome: &str| {
-            metric(&format!("tollgate_quota_reported_hits_total{{outcome=\"{outcome}\"}}"))
-        };
+        let reported =
+            |outcome: &str| metric(&format!("tollgate_quota_reported_hits_total{{outcome=\"{outcome}\"}}"));
         eventually("the reports are counted", || {
             // The client sends while it runs.
             quotas.read_for(Duration::from_millis(20));
@@ -186,8 +185,7 @@ fn buckets_are_bounded_for_each_stream_and_in_all() {
         let server = setup.env("QUOTA_MAX_BUCKETS_PER_STREAM", "3").env("QUOTA_MAX_BUCKETS", "5").start();
         let names: Vec<String> = (0..10).map(|number| format!("user {number}")).collect();
         let usages = names.iter().map(|name| usage(&[("user", name)], 1, 0)).collect::<Vec<_>>();
-        let report =
-            RateLimitQuotaUsageReports { domain: "edge".to_owned(), bucket_quota_usages: usages };
+        let report = RateLimitQuotaUsageReports { domain: "edge".to_owned(), bucket_quota_usages: usages };
         let mut streams: Vec<_> = (0..2).map(|_| Quotas::open(&server)).collect();
         for quotas in &mut streams {
             quotas.send(report.clone());
@@ -273,7 +271,8 @@ fn invalid_streams_end_with_an_error() {
                 client.send(DATA, flags, stream, &[]);
             }
             let end = client.end_of(stream);
-            let status = format!("grpc-status{}{}", char::from(if code as i32 > 9 { 2 } else { 1 }), code as i32);
+            let status =
+                format!("grpc-status{}{}", char::from(if code as i32 > 9 { 2 } else { 1 }), code as i32);
             assert!(end.contains(&status) && end.contains(words), "{words}: {end}");
         }
     }
@@ -289,7 +288,8 @@ fn unknown_fields_and_odd_times_are_ignored() {
             let mut usage = usage(ANN, 1, 0);
             usage.time_elapsed = Some(prost_types::Duration { seconds, nanos });
             let usages = vec![usage];
-            quotas.send(RateLimitQuotaUsageReports { domain: "edge".to_owned(), bucket_quota_usages: usages });
+            quotas
+                .send(RateLimitQuotaUsageReports { domain: "edge".to_owned(), bucket_quota_usages: usages });
         }
         quotas.wait_for(ANN, is_tokens);
         let reported = server.count("tollgate_quota_reported_hits_total{outcome=\"allowed\"}");
@@ -297,9 +297,8 @@ fn unknown_fields_and_odd_times_are_ignored() {
     });
     // Fields 15, of each wire type, in the report, the usage, the id and the entry of its map.
     let unknown: &[u8] = &[0x78, 1, 0x7a, 1, 0, 0x79, 0, 0, 0, 0, 0, 0, 0, 0, 0x7d, 0, 0, 0, 0];
-    let nested = |number: u8, inner: &[u8]| {
-        [&[number << 3 | 2, u8::try_from(inner.len()).unwrap()], inner].concat()
-    };
+    let nested =
+        |number: u8, inner: &[u8]| [&[number << 3 | 2, u8::try_from(inner.len()).unwrap()], inner].concat();
     let entry = nested(1, &[unknown, &nested(1, b"user"), &nested(2, b"ann")].concat());
     let usage = [unknown, &nested(1, &[unknown, &entry].concat()), &[0x18, 3]].concat();
     let report = [unknown, &nested(1, b"edge"), unknown, &nested(2, &usage), unknown].concat();
@@ -320,7 +319,8 @@ fn unknown_fields_and_odd_times_are_ignored() {
 #[test]
 fn the_counter_of_a_window_that_has_not_begun_lasts_until_its_end() {
     let redis = Redis::single();
-    let rules = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 1000}}]\n";
+    let rules =
+        "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 1000}}]\n";
     let server = Setup::new().rules("edge.yaml", rules).redis(&redis.env()).start_healthy();
     let mut quotas = Quotas::open(&server);
     quotas.report("edge", &[(ANN, 1, 0)]);

@@ -68,9 +68,7 @@ fn every_user_has_a_bucket() {
     let server = Server::start(&rules("{unit: hour, requests_per_unit: 1000}"));
     let envoy = start(&server);
     for user in ["ann", "bob"] {
-        eventually("a request passes", || {
-            holds(envoy.statuses(1, &[("x-user", user)]) == [200], || user)
-        });
+        eventually("a request passes", || holds(envoy.statuses(1, &[("x-user", user)]) == [200], || user));
     }
     assert_eq!(envoy.statuses(1, &[]), [200], "a request without the header has no bucket");
     assert_eq!(server.count("tollgate_quota_buckets"), 2);

@@ -66,9 +66,7 @@ fn start_envoy(grpc: [u16; 2]) -> Envoy {
             collector: None,
         };
         let mut config = bootstrap(&wanted, ports, upstream, access_log);
-        let endpoint = |port: &u16| {
-            json!({"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}})
-        };
+        let endpoint = |port: &u16| json!({"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}});
         let resources = &mut config["static_resources"];
         resources["clusters"][1]["load_assignment"]["endpoints"] =
             json!([{"lb_endpoints": grpc.iter().map(endpoint).collect::<Vec<_>>()}]);

@@ -190,8 +190,9 @@ impl Envoy {
             match action {
                 Action::Abandon => drop(self.buckets.remove(&limit)),
                 Action::Assign { strategy, ttl_seconds } => {
-                    if let Strategy::Tokens { max, .. } = strategy
-                        && known.strategy != Some(strategy)
+                    let has_tokens = matches!(known.strategy, Some(Strategy::Tokens { .. }));
+                    if let Strategy::Tokens { max, is_new, .. } = strategy
+                        && (is_new || !has_tokens)
                     {
                         known.tokens = u64::from(max);
                     }

@@ -123,7 +123,7 @@ impl Login {
         let what = match &self.source {
             Source::Fixed(_) | Source::File(_) => "a password, or user:password",
             Source::Iam(..) => {
-                "the user, the cache's name, the region, and the policy of the AWS identity: docs/redis.md#elasticache-and-memorydb"
+                "the user, the cache's name, the region, and the policy of the AWS identity: docs/reference/redis.md#elasticache-and-memorydb"
             }
         };
         format!("see {}: {what}", self.origin())

@@ -289,7 +289,7 @@ impl Division {
                 self.pot = self.pot.saturating_sub(share);
                 envoy.paid = envoy.paid.saturating_add(share);
                 envoy.usable = envoy.usable.saturating_add(share);
-                let grant = Grant::after(envoy.grant, share, now.elapsed);
+                let grant = Grant::new(share, now.elapsed);
                 envoy.grant = Some(grant);
                 Change::Grant(grant)
             } else {

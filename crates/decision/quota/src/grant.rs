@@ -14,8 +14,6 @@ const PUNCTUAL: Duration = Duration::from_millis(6_500);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     pub(crate) requests: u64,
-    /// Not that of the grant before: an Envoy keeps its bucket if it is assigned an equal one.
-    pub(crate) is_odd: bool,
     /// The most that can be left of it.
     most: u64,
     at: Duration,
@@ -25,9 +23,8 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    pub(crate) fn after(last: Option<Self>, requests: u64, now: Duration) -> Self {
-        let is_odd = last.is_some_and(|last| !last.is_odd);
-        Self { requests, is_odd, most: requests, at: now, left: requests, left_at: now }
+    pub(crate) fn new(requests: u64, now: Duration) -> Self {
+        Self { requests, most: requests, at: now, left: requests, left_at: now }
     }
 
     /// Takes a report; `last` is the time of the one before. Returns the most that can be left if all that was used of

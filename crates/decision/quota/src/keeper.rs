@@ -25,8 +25,7 @@ const JITTER: Duration = Duration::from_millis(15);
 /// The turns that wait for the store at a time.
 const AT_A_TIME: usize = 128;
 
-/// A token bucket must gain tokens; this one gains one in 231 days. Envoy raises slower rates to a token a year, by which the
-/// next assignment would seem to be the same bucket.
+/// A token bucket must gain tokens; this one gains one in 231 days. Envoy raises rates below one a year.
 const NEVER: u32 = 20_000_000;
 
 impl Quotas {
@@ -114,8 +113,8 @@ impl Quotas {
         bucket.due = now.elapsed.saturating_add(bucket.division.rest(limit, now));
         for (stream, change) in bucket.division.assign(limit, now) {
             let (action, count) = match change {
-                Change::Grant(grant) => (self.assigned(tokens(grant)), &self.counts.granted),
-                Change::Renew(grant) => (self.assigned(tokens(grant)), &self.counts.renewed),
+                Change::Grant(grant) => (self.assigned(tokens(grant, true)), &self.counts.granted),
+                Change::Renew(grant) => (self.assigned(tokens(grant, false)), &self.counts.renewed),
                 Change::Deny => (self.assigned(Strategy::DenyAll), &self.counts.denied),
                 Change::Abandon => (Action::Abandon, &self.counts.abandoned),
             };
@@ -154,8 +153,7 @@ impl Quotas {
     }
 }
 
-fn tokens(grant: Grant) -> Strategy {
+fn tokens(grant: Grant, is_new: bool) -> Strategy {
     let max = u32::try_from(grant.requests).unwrap_or(u32::MAX);
-    let max = if grant.is_odd { max } else { max + 1 };
-    Strategy::Tokens { max, per_fill: if grant.is_odd { 2 } else { 1 }, fill_seconds: NEVER }
+    Strategy::Tokens { max, per_fill: 1, fill_seconds: NEVER, is_new }
 }

@@ -61,12 +61,13 @@ pub enum Action {
 pub enum Strategy {
     AllowAll,
     DenyAll,
-    /// A token bucket, which begins full.
     Tokens {
         max: u32,
         /// Tokens added in each interval; at least one.
         per_fill: u32,
         fill_seconds: u32,
+        /// A bucket that begins full. Envoy keeps the tokens of the one before, unless another strategy comes in between.
+        is_new: bool,
     },
 }
 
@@ -143,7 +144,13 @@ struct Outbox {
 
 impl Outbox {
     fn put(&mut self, bucket: &Arc<QuotaBucket>, action: Action) {
-        self.actions.insert(bucket.clone(), action);
+        let is_renewal =
+            matches!(action, Action::Assign { strategy: Strategy::Tokens { is_new: false, .. }, .. });
+        match self.actions.get(bucket) {
+            // What would be renewed is not sent yet.
+            Some(Action::Assign { strategy: Strategy::Tokens { is_new: true, .. }, .. }) if is_renewal => {}
+            _ => drop(self.actions.insert(bucket.clone(), action)),
+        }
         if let Some(waker) = self.waker.take() {
             waker.wake();
         }

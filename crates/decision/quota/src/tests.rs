@@ -151,14 +151,12 @@ impl World {
             let (now, envoy) = (self.now, &mut self.envoys[to]);
             envoy.expires = now + 15_000;
             match change {
-                Change::Grant(grant) | Change::Renew(grant) => {
-                    let is_equal = envoy.tokens.is_some_and(|(held, _)| {
-                        (held.requests, held.is_odd) == (grant.requests, grant.is_odd)
-                    });
-                    if !is_equal {
-                        envoy.tokens = Some((grant, grant.requests));
-                    }
+                Change::Grant(grant) => envoy.tokens = Some((grant, grant.requests)),
+                // An Envoy whose assignment has expired takes it for a new one.
+                Change::Renew(grant) if envoy.tokens.is_none() => {
+                    envoy.tokens = Some((grant, grant.requests));
                 }
+                Change::Renew(_) => {}
                 Change::Deny => envoy.tokens = None,
                 Change::Abandon => (envoy.is_known, envoy.tokens) = (false, None),
             }

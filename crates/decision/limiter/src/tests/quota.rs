@@ -102,7 +102,8 @@ fn any_order_of_the_entries_has_the_counter_of_requests() {
     }
     let entries = [("tenant", "t"), ("path", "/p")].map(|(key, value)| Entry { key, value });
     let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
-    let request = Request { domain: "d", descriptors: [descriptor].into_iter().collect(), ..Request::default() };
+    let request =
+        Request { domain: "d", descriptors: [descriptor].into_iter().collect(), ..Request::default() };
     let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
     assert_eq!(statuses(&answer), [(Code::Ok, Some(6), 1)]);
 }
@@ -112,9 +113,8 @@ fn a_bucket_is_allowed_or_refused_where_requests_are() {
     let setup = setup_with(OnStoreFailure::Error);
     let rule = |key: &str| setup.limiter.quota_rule(&of(key), NOW);
     let end = |seconds| Some(Time::from_seconds(seconds));
-    let limited = |requests, seconds, window_end| {
-        QuotaRule::Limited(QuotaLimit { requests, seconds, window_end })
-    };
+    let limited =
+        |requests, seconds, window_end| QuotaRule::Limited(QuotaLimit { requests, seconds, window_end });
     assert_eq!(rule("k"), limited(3, 3600, end(10_800)));
     assert_eq!(rule("quota"), limited(3, 3600, end(10_800)));
     assert_eq!(rule("several"), limited(100, 3600, end(10_800)), "100 an hour is stricter than 600");

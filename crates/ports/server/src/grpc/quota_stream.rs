@@ -20,7 +20,7 @@ use quota::{Quotas, Refused, Stream};
 const MAX_ID_BYTES: usize = 1024;
 
 /// The maximum number of actions of a response. With the largest ids it fits a stream's first window.
-const MAX_ACTIONS: usize = 32;
+const MAX_ACTIONS: usize = 16;
 
 /// The parts that the streams share.
 #[derive(Clone)]

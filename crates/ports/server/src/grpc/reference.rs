@@ -240,7 +240,8 @@ impl RateLimitQuotaService for Division {
 }
 
 fn take_report(quota: &mut QuotaStream, report: &RateLimitQuotaUsageReports) -> Result<(), Status> {
-    let take = |quota: &mut QuotaStream, field: ReportField<'_>| quota.take(field).map_err(|failure| *failure);
+    let take =
+        |quota: &mut QuotaStream, field: ReportField<'_>| quota.take(field).map_err(|failure| *failure);
     take(quota, ReportField::Domain(report.domain.as_bytes()))?;
     for usage in &report.bucket_quota_usages {
         take(quota, ReportField::Usage(&usage.encode_to_vec()))?;

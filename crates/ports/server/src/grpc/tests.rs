@@ -40,11 +40,11 @@ use counters::{Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
 use limiter::{Bounds, Limiter, Policy, handles};
 use memory::MemoryStore;
 use metrics::{Port, Stats, StatsOptions};
+use net::edges::Edges;
 use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::RateLimitRequest,
 };
-use net::edges::Edges;
 use quota::Quotas;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};

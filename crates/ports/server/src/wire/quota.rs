@@ -103,13 +103,24 @@ fn read_entry(mut fields: Fields<'_>) -> Result<(&str, &str), Malformed> {
 }
 
 pub(crate) fn response(actions: &[quota::BucketAction]) -> RateLimitQuotaResponse {
-    RateLimitQuotaResponse { bucket_action: actions.iter().map(bucket_action).collect() }
+    let all = actions.iter().flat_map(|one| {
+        let is_new = |strategy| matches!(strategy, quota::Strategy::Tokens { is_new: true, .. });
+        let before = match one.action {
+            quota::Action::Assign { strategy, ttl_seconds } if is_new(strategy) => {
+                // Envoy applies both before its workers see either, and the second one begins with all of its tokens.
+                Some(quota::Action::Assign { strategy: quota::Strategy::DenyAll, ttl_seconds })
+            }
+            _ => None,
+        };
+        before.into_iter().chain([one.action]).map(|action| bucket_action(&one.bucket, action))
+    });
+    RateLimitQuotaResponse { bucket_action: all.collect() }
 }
 
-fn bucket_action(action: &quota::BucketAction) -> BucketAction {
-    let bucket = action.bucket.entries.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+fn bucket_action(bucket: &limiter::QuotaBucket, action: quota::Action) -> BucketAction {
+    let bucket = bucket.entries.iter().map(|(key, value)| (key.to_string(), value.to_string()));
     let bucket_id = Some(BucketId { bucket: bucket.collect() });
-    let action = match action.action {
+    let action = match action {
         quota::Action::Abandon => Action::AbandonAction(AbandonAction {}),
         quota::Action::Assign { strategy, ttl_seconds } => {
             Action::QuotaAssignmentAction(QuotaAssignmentAction {
@@ -125,13 +136,11 @@ fn strategy_of(strategy: quota::Strategy) -> Strategy {
     match strategy {
         quota::Strategy::AllowAll => Strategy::BlanketRule(BlanketRule::AllowAll.into()),
         quota::Strategy::DenyAll => Strategy::BlanketRule(BlanketRule::DenyAll.into()),
-        quota::Strategy::Tokens { max, per_fill, fill_seconds } => {
-            Strategy::TokenBucket(TokenBucket {
-                max_tokens: max,
-                tokens_per_fill: Some(per_fill),
-                fill_interval: Some(seconds(fill_seconds)),
-            })
-        }
+        quota::Strategy::Tokens { max, per_fill, fill_seconds, .. } => Strategy::TokenBucket(TokenBucket {
+            max_tokens: max,
+            tokens_per_fill: Some(per_fill),
+            fill_interval: Some(seconds(fill_seconds)),
+        }),
     }
 }
 
