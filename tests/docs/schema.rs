@@ -195,7 +195,7 @@ fn accepted(field: &Value) -> String {
         _ if field["pattern"].as_str().is_some_and(|pattern| pattern.contains(':')) => "time".to_owned(),
         _ if field["allOf"].is_array() || field["type"].to_string().contains("object") => "map".to_owned(),
         _ if field["then"].is_object() => "map, list".to_owned(),
-        _ if field["type"].to_string() == r#"["array","null"]"# => "list".to_owned(),
+        _ if field["type"] == serde_json::json!(["array", "null"]) => "list".to_owned(),
         _ if field["type"].to_string().contains("array") => "text, list".to_owned(),
         _ => "text".to_owned(),
     }

@@ -245,7 +245,7 @@ fn invalid_streams_end_with_an_error() {
     let server = setup().env("GRPC_RECEIVE_TIMEOUT", "500ms").env("GRPC_MAX_REQUEST_BYTES", "100000").start();
     let mut client = Connection::open(server.ports.grpc);
     let domain = &[0, 0, 0, 0, 6, 10, 4, b'e', b'd', b'g', b'e'][..];
-    let huge = [&[0, 0, 1, 0x11, 0x70, 18, 0xec, 0xa2, 4], &[0; 60_000][..]].concat();
+    let huge = [&[0, 0, 1, 0x11, 0x70, 18, 0xec, 0xa2, 4], &vec![0; 60_000][..]].concat();
     let cases: [(&[u8], u8, Code, &str); 9] = [
         (&[1, 0, 0, 0, 0], 0, Code::Unimplemented, "compressed"),
         (&[0, 0, 1, 0x86, 0xa1], 0, Code::ResourceExhausted, "maximum is 100000"),

@@ -17,6 +17,9 @@ use tonic::{Status, Streaming};
 
 use super::{PATIENCE, client::Client, server::Server};
 
+/// The entries of a bucket's id, and the requests that were allowed and denied.
+type Usage<'u> = (&'u [(&'u str, &'u str)], u64, u64);
+
 /// The method, for raw frames.
 pub(crate) const PATH: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
@@ -51,7 +54,7 @@ impl Quotas {
     }
 
     /// Reports usages of buckets, each with the requests that were allowed and denied.
-    pub(crate) fn report(&self, domain: &str, usages: &[(&[(&str, &str)], u64, u64)]) {
+    pub(crate) fn report(&self, domain: &str, usages: &[Usage<'_>]) {
         let usages = usages.iter().map(|(entries, allowed, denied)| usage(entries, *allowed, *denied));
         self.send(RateLimitQuotaUsageReports {
             domain: domain.to_owned(),

@@ -102,18 +102,18 @@ fn measure(name: &str, choice: Choice) {
         });
         ask(&ports(&replicas), &[framed(&request("d", &[&[("k", "v")]]))], &schedule, begin)
     });
-    let times = |region: usize, share: f64| {
+    let times = |region: usize, percent: usize| {
         let of_region = schedule.iter().zip(&answers).filter(|(one, _)| one.replica == region);
         let mut times: Vec<f64> = of_region.map(|(_, (sent, answered, _))| (answered - sent) * 1e3).collect();
         times.sort_by(f64::total_cmp);
-        format!("{:.1}", times[(share * float(times.len() as u64 - 1)) as usize])
+        format!("{:.1}", times[(times.len() - 1) * percent / 100])
     };
-    let by_region = |share| [0, 1, 2].map(|region| times(region, share)).join(", ");
+    let by_region = |percent| [0, 1, 2].map(|region| times(region, percent)).join(", ");
     let admitted = answers.iter().filter(|one| one.2).count() as u64;
     println!(
         "| {name} | {} | {} | {admitted} | {:.1} % |",
-        by_region(0.5),
-        by_region(0.99),
+        by_region(50),
+        by_region(99),
         100.0 * float(LIMIT.saturating_sub(admitted)) / float(LIMIT)
     );
     if policy != "local" {

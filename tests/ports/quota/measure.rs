@@ -225,7 +225,9 @@ fn measure() {
         bounds.push((part, from, begin.elapsed().as_secs(), fleet.calls() - calls));
     }
     done.store(true, Relaxed);
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     let lines: Vec<_> = fleet.loads.iter().map(|load| load.admitted.lock().unwrap().clone()).collect();
     let all = |second: u64| lines.iter().filter_map(|line| line.get(&second)).sum::<u64>();
     println!("| part | limit a second | admitted a second | unused | calls for each admitted request |");

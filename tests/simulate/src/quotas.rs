@@ -67,7 +67,7 @@ pub enum Fault {
 
 /// Nothing fails in a third of the plans: then limits are used.
 pub fn is_calm(seed: u64) -> bool {
-    seed % 3 == 0
+    seed.is_multiple_of(3)
 }
 
 impl QuotasPlan {
@@ -153,7 +153,7 @@ struct Envoy {
 /// All Envoys, and what is known of the limits.
 #[derive(Default)]
 pub struct Envoys {
-    envoys: Vec<Envoy>,
+    each: Vec<Envoy>,
     /// Hits admitted, by limit and start of the window.
     admitted: BTreeMap<(usize, u64), u64>,
     /// What Envoys had when the window began, or was on the way.
@@ -165,7 +165,7 @@ pub struct Envoys {
 
 impl fmt::Debug for Envoys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} Envoys", self.envoys.len())
+        write!(f, "{} Envoys", self.each.len())
     }
 }
 
@@ -248,7 +248,7 @@ impl Simulation {
             next_report: at + REPORT * number as u64 / plan.envoys as u64,
             ..Envoy::default()
         };
-        self.envoys.envoys = (0..plan.envoys).map(envoy).collect();
+        self.envoys.each = (0..plan.envoys).map(envoy).collect();
         self.envoys.last_step = at;
         self.world.at(at, Event::Envoys);
     }
@@ -261,7 +261,7 @@ impl Simulation {
         self.begin_windows(&plan, last, now);
         for fault in plan.faults.iter().filter(|fault| (last..now).contains(&fault.at)) {
             self.world.tell(&format_args!("envoy{}", fault.envoy), format_args!("{:?}", fault.fault));
-            let envoy = &mut self.envoys.envoys[fault.envoy];
+            let envoy = &mut self.envoys.each[fault.envoy];
             match fault.fault {
                 Fault::Break => envoy.connection = None,
                 Fault::Stop(lasts) => envoy.stopped_until = now + lasts,
@@ -270,17 +270,17 @@ impl Simulation {
         }
         for number in 0..plan.envoys {
             self.exchange(number, plan.delay);
-            if self.envoys.envoys[number].stopped_until > now {
+            if self.envoys.each[number].stopped_until > now {
                 continue;
             }
-            self.envoys.envoys[number].receive(now);
+            self.envoys.each[number].receive(now);
             for limit in 0..plan.limits.len() {
                 for _ in 0..self.arrivals(&plan, number, limit) {
                     self.request_of_envoy(number, limit, plan.delay);
                 }
             }
-            if now >= self.envoys.envoys[number].next_report {
-                self.envoys.envoys[number].next_report = now + REPORT;
+            if now >= self.envoys.each[number].next_report {
+                self.envoys.each[number].next_report = now + REPORT;
                 self.report_all(number, plan.delay);
             }
         }
@@ -295,7 +295,7 @@ impl Simulation {
                 continue;
             }
             let of_limit = |action: &BucketAction| limit_of(&action.bucket.entries[0].0) == limit;
-            let held = self.envoys.envoys.iter().map(|envoy| {
+            let held = self.envoys.each.iter().map(|envoy| {
                 let has = envoy.buckets.get(&limit).map_or(0, |bucket| bucket.tokens);
                 let comes = envoy.coming.iter().filter(|(_, action)| of_limit(action));
                 let comes = comes.filter_map(|(_, action)| match action.action {
@@ -326,28 +326,28 @@ impl Simulation {
 
     fn request_of_envoy(&mut self, number: usize, limit: usize, delay: Micros) {
         let (now, seconds) = (self.now(), self.quotas_plan().limits[limit].unit.seconds());
-        let (passes, is_new) = self.envoys.envoys[number].decide(limit);
+        let (passes, is_new) = self.envoys.each[number].decide(limit);
         if passes {
             let window = (self.plan.began + now) / SECOND / seconds;
             *self.envoys.admitted.entry((limit, window)).or_default() += 1;
         }
         if is_new {
             // The first bucket opens the stream.
-            if !std::mem::replace(&mut self.envoys.envoys[number].has_begun, true) {
+            if !std::mem::replace(&mut self.envoys.each[number].has_begun, true) {
                 self.connect_envoy(number);
             }
             let at = now + self.chance.below(delay) + 1;
-            self.envoys.envoys[number].send(&[limit], at);
+            self.envoys.each[number].send(&[limit], at);
         }
     }
 
     fn report_all(&mut self, number: usize, delay: Micros) {
         let at = self.now() + self.chance.below(delay) + 1;
-        let limits: Vec<usize> = self.envoys.envoys[number].buckets.keys().copied().collect();
-        if !limits.is_empty() && self.envoys.envoys[number].connection.is_none() {
+        let limits: Vec<usize> = self.envoys.each[number].buckets.keys().copied().collect();
+        if !limits.is_empty() && self.envoys.each[number].connection.is_none() {
             self.connect_envoy(number);
         }
-        self.envoys.envoys[number].send(&limits, at);
+        self.envoys.each[number].send(&limits, at);
     }
 
     /// Opens a stream to any replica that accepts it.
@@ -360,13 +360,13 @@ impl Simulation {
         let stream = Quotas::open(&replica.quotas, "sim");
         let connection =
             Connection { number: able[chosen], process: replica.process, stream, going: Vec::new() };
-        self.envoys.envoys[number].connection = Some(connection);
+        self.envoys.each[number].connection = Some(connection);
     }
 
     /// Takes reports to the replica, and actions from it.
     fn exchange(&mut self, number: usize, delay: Micros) {
         let (now, mut late) = (self.now(), self.chance.below(delay) + 1);
-        let Some(mut connection) = self.envoys.envoys[number].connection.take() else { return };
+        let Some(mut connection) = self.envoys.each[number].connection.take() else { return };
         let replica = self.replicas[connection.number].as_ref();
         if replica.is_none_or(|replica| replica.process != connection.process) {
             return;
@@ -381,7 +381,7 @@ impl Simulation {
                 assert_eq!(reported, Ok(()), "there are few buckets");
             }
             // The order of a stream.
-            let envoy = &mut self.envoys.envoys[number];
+            let envoy = &mut self.envoys.each[number];
             let last = envoy.coming.last().map_or(0, |(at, _)| *at);
             late = (now + late).max(last);
             let mut context = Context::from_waker(Waker::noop());
@@ -398,7 +398,7 @@ impl Simulation {
                 }
             }
         }
-        self.envoys.envoys[number].connection = Some(connection);
+        self.envoys.each[number].connection = Some(connection);
     }
 
     fn quotas_plan(&self) -> &QuotasPlan {

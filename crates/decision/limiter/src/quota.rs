@@ -282,7 +282,8 @@ impl Limiter {
         now: Time,
     ) -> Result<(), Reserved> {
         let batch = &mut bucket.planned.batch;
-        (batch.counting, _) = (counting, batch.set_hits(hits));
+        batch.counting = counting;
+        batch.set_hits(hits);
         let applied = match self.store.try_apply(batch, now) {
             Applied::Done => Ok(()),
             Applied::Wait => self.store.apply(batch, now).await,

@@ -1,5 +1,11 @@
 //! Replicas that share a counter, and Envoys as they are: what they admit, beside the limit.
 
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "rates and parts of a simulation"
+)]
+
 use std::{collections::HashMap, time::Duration};
 
 use clock::Time;
@@ -161,7 +167,7 @@ impl World {
                 Change::Abandon => (envoy.is_known, envoy.tokens) = (false, None),
             }
         }
-        if self.now % 100 == 0 {
+        if self.now.is_multiple_of(100) {
             // Whichever is first.
             let (replicas, first) = (self.divisions.len(), self.random as usize >> 40);
             (0..replicas).for_each(|replica| self.turn((first + replica) % replicas));

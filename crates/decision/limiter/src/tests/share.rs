@@ -81,7 +81,9 @@ fn a_counter_that_a_lease_knows_begins_with_what_was_left() {
     let text = rules("{unit: hour, requests_per_unit: 100}");
     for (known, expected) in [(0, 100), (60, 40), (99, 1), (100, 0), (250, 0)] {
         let replicas = replicas(3, &text);
-        replicas.iter().for_each(|one| *one.store.known.lock().unwrap() = Some(known));
+        for one in &replicas {
+            *one.store.known.lock().unwrap() = Some(known);
+        }
         assert_eq!(admitted(&replicas, 1), expected, "{known} hits were counted");
     }
 }

@@ -75,7 +75,7 @@ impl Dividing {
                 self.quota.take(field).map(|()| Some(length))
             }
             _ if report.len() < left.min(MAX_FIELD) => Ok(None),
-            Err(error) if report.len() == left => Err(malformed(error)),
+            Err(error) if report.len() == left => Err(malformed(error).into()),
             _ => {
                 let message = format!("a field of the report has more than {MAX_FIELD} bytes");
                 Err(status::rejected(Status::resource_exhausted(message)).into())

@@ -54,7 +54,7 @@ impl QuotaStream {
     /// The report is complete.
     pub(super) fn end_report(&mut self) -> Result<(), Failure> {
         self.parts.stats.quotas().reports.increment();
-        self.stream.as_ref().map(drop).ok_or_else(no_domain)
+        self.stream.as_ref().map(drop).ok_or_else(|| no_domain().into())
     }
 
     fn take_domain(&mut self, domain: &[u8]) -> Result<(), Failure> {
@@ -62,16 +62,19 @@ impl QuotaStream {
             return Ok(());
         }
         let domain = std::str::from_utf8(domain).ok().filter(|text| text::bytes::is_verbatim(text));
-        let Some(domain) = domain else { return Err(invalid("the domain is not UTF-8".to_owned())) };
+        let Some(domain) = domain else { return Err(invalid("the domain is not UTF-8".to_owned()).into()) };
         if domain.len() > MAX_ID_BYTES {
             let length = domain.len();
-            return Err(invalid(format!("the domain has {length} bytes, the maximum is {MAX_ID_BYTES}")));
+            return Err(
+                invalid(format!("the domain has {length} bytes, the maximum is {MAX_ID_BYTES}")).into()
+            );
         }
         if self.stream.is_some() {
             let first = &self.domain;
             return Err(invalid(format!(
                 "the stream has reported domain {first:?} and now {domain:?}; expected one domain for each stream"
-            )));
+            ))
+            .into());
         }
         if !self.parts.limiter.has_rules() {
             return Err(status::of_error(&RequestError::NoRules).into());
@@ -82,11 +85,14 @@ impl QuotaStream {
     }
 
     fn take_usage(&mut self, message: &[u8]) -> Result<(), Failure> {
-        let Some(stream) = &mut self.stream else { return Err(no_domain()) };
+        let Some(stream) = &mut self.stream else { return Err(no_domain().into()) };
         let usage = match wire::usage(message, self.parts.limiter.bounds().entries) {
             Ok(usage) => usage,
-            Err(error) if error.is_text() => return self.refuse(QuotaRefused::InvalidText),
-            Err(error) => return Err(malformed(error)),
+            Err(error) if error.is_text() => {
+                self.refuse(QuotaRefused::InvalidText);
+                return Ok(());
+            }
+            Err(error) => return Err(malformed(error).into()),
         };
         let bytes: usize = usage.entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         let refused = if usage.excess_entries > 0 {
@@ -101,13 +107,15 @@ impl QuotaStream {
                 Refused::TooManyOfStream => QuotaRefused::TooManyOfStream,
             })
         };
-        refused.map_or(Ok(()), |reason| self.refuse(reason))
+        if let Some(reason) = refused {
+            self.refuse(reason);
+        }
+        Ok(())
     }
 
     /// The stream goes on.
-    fn refuse(&self, reason: QuotaRefused) -> Result<(), Failure> {
+    fn refuse(&self, reason: QuotaRefused) {
         self.parts.stats.quotas().refused(reason).increment();
-        Ok(())
     }
 
     /// The next response, with the newest action of each bucket.
@@ -118,14 +126,14 @@ impl QuotaStream {
     }
 }
 
-fn no_domain() -> Failure {
+fn no_domain() -> Status {
     invalid("the first report has no domain; expected one before its bucket_quota_usages".to_owned())
 }
 
-fn invalid(message: String) -> Failure {
-    rejected(Status::invalid_argument(message)).into()
+fn invalid(message: String) -> Status {
+    rejected(Status::invalid_argument(message))
 }
 
-pub(super) fn malformed(error: Malformed) -> Failure {
-    rejected(Status::internal(format!("the message is not a RateLimitQuotaUsageReports: {error}"))).into()
+pub(super) fn malformed(error: Malformed) -> Status {
+    rejected(Status::internal(format!("the message is not a RateLimitQuotaUsageReports: {error}")))
 }
