@@ -22,7 +22,7 @@ fn rules(limit: &str) -> String {
 /// The filter of the page.
 pub(crate) fn filter() -> Value {
     let page = fs::read_to_string("docs/reference/quota.md").unwrap();
-    let mut blocks = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let mut blocks = page.split("```yaml filter\n").skip(1).filter_map(|rest| rest.split("```").next());
     let filter = blocks.find(|block| block.starts_with("name: envoy.filters.http.rate_limit_quota"));
     serde_yaml::from_str(filter.expect("the page has the filter")).unwrap()
 }
