@@ -210,6 +210,7 @@ impl Limiter {
         }
         let admitted = code == ResponseCode::Ok;
         let verdict = Verdict { admitted, ..Verdict::default() };
+        bucket.planned.batch.set_hits(Hits::Take(hits));
         bucket.planned.batch.set_all(|_| verdict);
         let scope = self.scope(&bucket.served, &bucket.replacements, now);
         if let Some(domain) = bucket.domain()

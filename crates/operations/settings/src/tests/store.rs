@@ -60,7 +60,7 @@ fn failure_policies_are_case_insensitive() {
         assert_eq!(settings(&[("STORE_FAILURE_POLICY", text)]).store.on_failure, expected);
     }
     let reported = problems(&[("STORE_FAILURE_POLICY", "open")]);
-    let expected = "STORE_FAILURE_POLICY=\"open\": expected error, allow, deny or local";
+    let expected = "STORE_FAILURE_POLICY=\"open\": expected error, allow, deny, local or share";
     assert_eq!(reported, [expected]);
 }
 
