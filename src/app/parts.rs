@@ -99,8 +99,9 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
     let limiter =
         Limiter::new(settings::policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
-    let limiter = limiter.with_holds(limiter::system_chance(), settings.store.max_holds_queued);
-    let mut limiter = limiter.with_overrides(keeper.index().clone());
+    let mut limiter = limiter
+        .with_holds(limiter::system_chance(), settings.store.max_holds_queued)
+        .with_overrides(keeper.index().clone());
     if link.is_some() {
         limiter = limiter.announcing(announce(refunds));
     }

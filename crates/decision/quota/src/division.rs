@@ -21,7 +21,8 @@ use crate::{
 /// Fixed windows that are shorter are assigned as a whole, at their start. Of longer ones hits are assigned by demand.
 const SHORT: u64 = 10;
 
-/// An Envoy reports every five seconds. One that is silent for longer gets no more hits.
+/// An Envoy reports every five seconds. One that is silent for longer gets no more hits, and what it was assigned is not
+/// renewed: it may have expired there, and a renewal would be a new one that is not paid for. Assignments last longer.
 const SILENCE: Duration = Duration::from_secs(8);
 
 /// An Envoy that reports no requests for as long forgets the bucket.
@@ -128,6 +129,9 @@ impl Division {
             return;
         };
         envoy.asks = true;
+        if !envoy.is_live(now) {
+            envoy.grant = None;
+        }
         envoy.reported = envoy.reported.saturating_add(allowed);
         let (last, held) = (envoy.demand.reported_at, envoy.grant.map_or(0, |grant| grant.requests));
         let unused = envoy.usable.saturating_sub(allowed);
@@ -152,8 +156,9 @@ impl Division {
         self.envoys.is_empty() && self.pot == 0
     }
 
-    /// The Envoys that are owed the answer that is the same for all; `all` if it is new.
+    /// The Envoys that are owed the answer that is the same for all; `all` if it is new. Nothing is paid for any more.
     pub(crate) fn undivided(&mut self, all: bool) -> Vec<u64> {
+        self.pot = 0;
         let asking = self.envoys.iter_mut().filter_map(|envoy| {
             envoy.grant = None;
             (std::mem::take(&mut envoy.asks) || all).then_some(envoy.stream)
@@ -354,7 +359,7 @@ impl Envoy {
 
     /// What it will use until after its next report, if what is left will soon be used.
     fn needs(&self, cap: u64, now: Now) -> u64 {
-        let soon = self.demand.of(2 * TICK, true).min(cap.div_ceil(2));
+        let soon = self.demand.of(2 * TICK, true).min(cap / 8 + 1);
         if self.left(now) >= soon {
             return 0;
         }

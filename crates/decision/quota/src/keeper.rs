@@ -25,14 +25,10 @@ const JITTER: Duration = Duration::from_millis(15);
 /// The turns that wait for the store at a time.
 const AT_A_TIME: usize = 128;
 
-/// A token bucket must gain tokens; this one gains one in 231 days. Envoy raises rates below one a year.
-const NEVER: u32 = 20_000_000;
-
 impl Quotas {
     pub(crate) async fn keep_running(self: Arc<Self>) {
         loop {
             let Err(Panicked) = caught(Boundary::Quotas, self.keep()).await;
-            lock(&self.state).buckets.values_mut().for_each(|bucket| bucket.is_busy = false);
             net::restart::pause().await;
         }
     }
@@ -59,8 +55,8 @@ impl Quotas {
         let (mut state, now) = (lock(&self.state), self.now());
         state.asked.clear();
         // What is paid for and belongs to nobody is returned by a last turn.
-        state.buckets.retain(|_, bucket| bucket.is_busy || !bucket.division.is_over());
-        let due = state.buckets.iter().filter(|(_, bucket)| !bucket.is_busy && bucket.due <= now.elapsed);
+        state.buckets.retain(|_, bucket| !bucket.division.is_over());
+        let due = state.buckets.iter().filter(|(_, bucket)| bucket.due <= now.elapsed);
         due.map(|(bucket, _)| bucket.clone()).collect()
     }
 
@@ -154,6 +150,5 @@ impl Quotas {
 }
 
 fn tokens(grant: Grant, is_new: bool) -> Strategy {
-    let max = u32::try_from(grant.requests).unwrap_or(u32::MAX);
-    Strategy::Tokens { max, per_fill: 1, fill_seconds: NEVER, is_new }
+    Strategy::Tokens { max: u32::try_from(grant.requests).unwrap_or(u32::MAX), is_new }
 }

@@ -32,7 +32,8 @@ use tokio::sync::Notify;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// How long an assignment lasts without a report, in seconds: more than the five after which Envoys report.
+    /// How long an assignment lasts without a report, in seconds: more than the eight after which an Envoy is
+    /// silent.
     pub ttl_seconds: u32,
     /// The maximum number of buckets of all streams, each counted once for each of its streams.
     pub max_buckets: usize,
@@ -61,12 +62,9 @@ pub enum Action {
 pub enum Strategy {
     AllowAll,
     DenyAll,
+    /// A token bucket that gains none. A new one begins full.
     Tokens {
         max: u32,
-        /// Tokens added in each interval; at least one.
-        per_fill: u32,
-        fill_seconds: u32,
-        /// A bucket that begins full. Envoy keeps the tokens of the one before, unless another strategy comes in between.
         is_new: bool,
     },
 }
@@ -123,8 +121,6 @@ struct Bucket {
     mode: Mode,
     /// Its next turn, unless a report comes.
     due: Duration,
-    /// A turn of it is under way.
-    is_busy: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -155,6 +155,10 @@ impl World {
         let arrived: Vec<(u64, usize, Change)> = arrived;
         for (_, to, change) in arrived {
             let (now, envoy) = (self.now, &mut self.envoys[to]);
+            // An Envoy that continues runs the timers that are due before it reads.
+            if now >= envoy.expires {
+                envoy.tokens = None;
+            }
             envoy.expires = now + 15_000;
             match change {
                 Change::Grant(grant) => envoy.tokens = Some((grant, grant.requests)),
@@ -294,8 +298,8 @@ fn nothing_passes_that_is_not_paid_for() {
         for _ in 0..60 {
             let (index, rate) = (world.number(envoys as u64) as usize, limit / seconds);
             match world.number(8) {
-                0 => world.envoys[index].is_stopped = true,
-                1 | 2 => world.envoys.iter_mut().for_each(|envoy| envoy.is_stopped = false),
+                0 | 6 => world.envoys[index].is_stopped = true,
+                1 => world.envoys.iter_mut().for_each(|envoy| envoy.is_stopped = false),
                 3 => {
                     let replica = world.number(replicas as u64) as usize;
                     world.connect(index, replica);
@@ -319,4 +323,17 @@ fn nothing_passes_that_is_not_paid_for() {
             world.check();
         }
     }
+}
+
+#[test]
+fn what_an_envoy_has_used_and_forgotten_is_not_renewed() {
+    let mut world = World::new(100, 60, 1, 1);
+    let used = world.run(26, &[50]);
+    assert!(used >= 90, "{used}");
+    world.envoys[0].is_stopped = true;
+    world.run(18, &[50]);
+    world.envoys[0].is_stopped = false;
+    let more = world.run(12, &[50]);
+    assert!(used + more <= 100, "{used} and {more}: the assignment has expired");
+    world.check();
 }

@@ -119,7 +119,7 @@ table! {
         SHUTDOWN_TIMEOUT shutdown_timeout: Duration = "30s", "Time for open requests after that. The process has ended 2 s later, whatever hangs.";
     }
     pub Quotas in "Quotas of Envoys" {
-        QUOTA_ASSIGNMENT_TTL ttl_seconds: u32 = "15" as parse::whole::<_, 6, 3600>, "Seconds that an assignment of a \
+        QUOTA_ASSIGNMENT_TTL ttl_seconds: u32 = "15" as parse::whole::<_, 10, 3600>, "Seconds that an assignment of a \
             [quota](quota.md) lasts. Each report of an Envoy, every five seconds, renews it.";
         QUOTA_MAX_BUCKETS max_buckets: usize = "10000" as at_least::<1>, "Maximum number of buckets of all \
             streams; further ones are assigned nothing.";

@@ -1,3 +1,5 @@
+//! Credentials that are read again, and what is wrong with their files.
+
 use std::{
     fs,
     os::unix::fs::{PermissionsExt as _, symlink},

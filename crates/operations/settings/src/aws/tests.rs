@@ -1,3 +1,5 @@
+//! The variables of logins by IAM, and what is wrong with them.
+
 use std::path::Path;
 
 use super::*;

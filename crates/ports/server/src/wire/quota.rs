@@ -21,6 +21,9 @@ use proto::{
     protobuf::{Fields, Malformed},
 };
 
+/// A token bucket must gain tokens; this one gains one in 231 days. Envoy raises rates below one a year.
+const NEVER: u32 = 20_000_000;
+
 /// A field of `RateLimitQuotaUsageReports`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReportField<'m> {
@@ -107,7 +110,8 @@ pub(crate) fn response(actions: &[quota::BucketAction]) -> RateLimitQuotaRespons
         let is_new = |strategy| matches!(strategy, quota::Strategy::Tokens { is_new: true, .. });
         let before = match one.action {
             quota::Action::Assign { strategy, ttl_seconds } if is_new(strategy) => {
-                // Envoy applies both before its workers see either, and the second one begins with all of its tokens.
+                // Envoy keeps the tokens of a bucket that another replaces; after another strategy a bucket begins full. It
+                // applies both before its workers see either.
                 Some(quota::Action::Assign { strategy: quota::Strategy::DenyAll, ttl_seconds })
             }
             _ => None,
@@ -136,10 +140,10 @@ fn strategy_of(strategy: quota::Strategy) -> Strategy {
     match strategy {
         quota::Strategy::AllowAll => Strategy::BlanketRule(BlanketRule::AllowAll.into()),
         quota::Strategy::DenyAll => Strategy::BlanketRule(BlanketRule::DenyAll.into()),
-        quota::Strategy::Tokens { max, per_fill, fill_seconds, .. } => Strategy::TokenBucket(TokenBucket {
+        quota::Strategy::Tokens { max, .. } => Strategy::TokenBucket(TokenBucket {
             max_tokens: max,
-            tokens_per_fill: Some(per_fill),
-            fill_interval: Some(seconds(fill_seconds)),
+            tokens_per_fill: Some(1),
+            fill_interval: Some(seconds(NEVER)),
         }),
     }
 }
