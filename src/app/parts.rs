@@ -96,12 +96,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let link = link.map(|link| (link, refunded));
     let cache = Some(settings.store.local_cache_bytes).filter(|bytes| *bytes > 0);
     let over_limit = cache.map(|bytes| Arc::new(OverLimitCache::new(bytes)));
-    let (rules, counts, cache) = (source.clone(), store.clone(), over_limit.clone());
-    let limiter =
-        Limiter::new(settings::policy(settings), rules, counts, cache, stats.clone(), Arc::new(SystemClock));
-    let mut limiter = limiter
-        .with_holds(limiter::system_chance(), settings.store.max_holds_queued)
-        .with_overrides(keeper.index().clone());
+    let mut limiter = limiter(settings, &source, &store, over_limit.clone(), &stats, &keeper);
     if link.is_some() {
         limiter = limiter.announcing(announce(refunds));
     }
@@ -133,6 +128,20 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         budgets,
     };
     Ok((Arc::new(app), link))
+}
+
+fn limiter(
+    settings: &Settings,
+    source: &Arc<Source<Handles>>,
+    store: &Arc<dyn Store>,
+    over_limit: Option<Arc<OverLimitCache>>,
+    stats: &Arc<Stats>,
+    keeper: &Keeper,
+) -> Limiter {
+    let (source, store, stats) = (source.clone(), store.clone(), stats.clone());
+    Limiter::new(settings::policy(settings), source, store, over_limit, stats, Arc::new(SystemClock))
+        .with_holds(limiter::system_chance(), settings.store.max_holds_queued)
+        .with_overrides(keeper.index().clone())
 }
 
 /// Rules are published with what counts and notes their hits.

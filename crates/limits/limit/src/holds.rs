@@ -13,12 +13,14 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    fmt,
     hash::Hash,
     time::Duration,
 };
 
 use crate::{Fit, Refusal};
 use clock::Time;
+use text::duration;
 
 /// The identity of a request's holds: chosen by the service, and not guessable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -30,6 +32,34 @@ pub enum Unknown {
     #[default]
     Held,
     Hits(u64),
+}
+
+/// `hold` of a limit: requests reserve an estimate while they are under way, and are charged what they cost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HoldRule {
+    /// The estimate of a request without a `hits_addend`; at least 1.
+    pub amount: u64,
+    pub ttl: Duration,
+    pub unknown: Unknown,
+    /// `in`: what its cost is stated in; may be empty.
+    pub currency: Box<str>,
+}
+
+/// As it is written: `{amount: 4000, ttl: 15m, unknown: held, in: tokens}`.
+impl fmt::Display for HoldRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ttl = duration::written(self.ttl);
+        write!(f, "{{amount: {}, ttl: {ttl}, unknown: ", self.amount)?;
+        match self.unknown {
+            Unknown::Held => f.write_str("held")?,
+            Unknown::Hits(0) => f.write_str("zero")?,
+            Unknown::Hits(hits) => write!(f, "{hits}")?,
+        }
+        if !self.currency.is_empty() {
+            write!(f, ", in: {}", self.currency)?;
+        }
+        f.write_str("}")
+    }
 }
 
 /// The part of a request that holds on one counter. `C` is what the caller wants back with each charge.

@@ -63,10 +63,10 @@ mod tests;
 
 pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;
+pub use holds::HoldRule;
 pub use kind::{Algorithm, Kind};
 pub use limit::{
-    Countable, CountingMode, HoldRule, InForce, Limit, Limits, MAX_ENTRIES, Rate, Schedule, in_words,
-    too_large,
+    Countable, CountingMode, InForce, Limit, Limits, MAX_ENTRIES, Rate, Schedule, in_words, too_large,
 };
 pub use period::Period;
 pub use refusal::{Fit, Refusal};

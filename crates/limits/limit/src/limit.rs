@@ -9,7 +9,6 @@ use std::{
     num::{NonZeroU32, NonZeroU64},
     ops::{Deref, Range},
     sync::Arc,
-    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -18,9 +17,9 @@ use crate::calendar::{
     Calendar,
     schedule::{self, TimeRange},
 };
-use crate::{Algorithm, FixedWindow, Kind, MAX_LIMIT, Period, Window, holds::Unknown};
+use crate::{Algorithm, FixedWindow, Kind, MAX_LIMIT, Period, Window, holds::HoldRule};
 use clock::Time;
-use text::{duration, thousands};
+use text::thousands;
 
 use super::unit::Unit;
 
@@ -35,17 +34,6 @@ pub struct Limit {
     pub hold: Option<Arc<HoldRule>>,
     /// Other numbers of requests at some times.
     pub schedule: Option<Arc<Schedule>>,
-}
-
-/// `hold` of a limit: requests reserve an estimate while they are under way, and are charged what they cost.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct HoldRule {
-    /// The estimate of a request without a `hits_addend`; at least 1.
-    pub amount: u64,
-    pub ttl: Duration,
-    pub unknown: Unknown,
-    /// `in`: what its cost is stated in; may be empty.
-    pub currency: Box<str>,
 }
 
 /// A number of requests in a window, and how a store counts them: a limit without its texts, so that a batch of checks
@@ -376,23 +364,6 @@ impl Limits {
 impl From<Limit> for Limits {
     fn from(first: Limit) -> Self {
         Self { first, others: Box::default() }
-    }
-}
-
-/// As it is written: `{amount: 4000, ttl: 15m, unknown: held, in: tokens}`.
-impl fmt::Display for HoldRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ttl = duration::written(self.ttl);
-        write!(f, "{{amount: {}, ttl: {ttl}, unknown: ", self.amount)?;
-        match self.unknown {
-            Unknown::Held => f.write_str("held")?,
-            Unknown::Hits(0) => f.write_str("zero")?,
-            Unknown::Hits(hits) => write!(f, "{hits}")?,
-        }
-        if !self.currency.is_empty() {
-            write!(f, ", in: {}", self.currency)?;
-        }
-        f.write_str("}")
     }
 }
 
