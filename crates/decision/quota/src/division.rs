@@ -18,17 +18,17 @@ use crate::{
     grant::Grant,
 };
 
-/// Fixed windows that are shorter are assigned as a whole, at their start. Of longer ones hits are assigned by demand.
+/// Shorter fixed windows are assigned once, at their start; longer ones bit by bit, by demand.
 const SHORT: u64 = 10;
 
 /// An Envoy reports every five seconds. One that is silent for longer gets no more hits, and what it was assigned is not
 /// renewed: it may have expired there, and a renewal would be a new one that is not paid for. Assignments last longer.
 const SILENCE: Duration = Duration::from_secs(8);
 
-/// An Envoy that reports no requests for as long forgets the bucket.
+/// An Envoy that has reported no requests for this long is told to forget the bucket.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A grant of a limit that is assigned by demand lasts for as long if it is of more requests.
+/// A grant by demand is for the requests of this time, or for this number if that is more.
 const PROMPT: Duration = Duration::from_secs(2);
 const MUCH: u64 = 100;
 
@@ -39,8 +39,8 @@ const DRY: Duration = Duration::from_secs(1);
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 pub(crate) const PACE: Duration = Duration::from_millis(300);
 
-/// When the hits of the next short window are taken, in tenths of the current one: three steps, so that of replicas that
-/// compete none takes all because it is first.
+/// The tenths of a short window at which hits of the next one are taken. The replica that asks first cannot take all in the
+/// first two steps: [`Division::level`] bounds them.
 const STEPS: [u64; 3] = [7, 8, 9];
 
 /// The time: of windows, and of what lasts whatever the clock is set to.
@@ -99,7 +99,7 @@ pub(crate) struct Division {
     steps: usize,
     /// The current short window is assigned.
     is_assigned: bool,
-    /// What an Envoy may have of a short window before others had their turn: additive increase, multiplicative decrease.
+    /// The most that an Envoy is given of a short window in the first two steps: additive increase, multiplicative decrease.
     level: u64,
     /// An Envoy wants more of the next window than that level.
     is_bound: bool,
