@@ -379,6 +379,9 @@ impl Simulation {
                 let key = format!("q{limit}");
                 let reported = connection.stream.report(&[(&key, "v")], allowed, denied);
                 assert_eq!(reported, Ok(()), "there are few buckets");
+                let mut ledger = self.ledger();
+                let codes = ledger.codes.entry(connection.process).or_default();
+                *codes = [codes[0] + allowed, codes[1] + denied, codes[2]];
             }
             // The order of a stream.
             let envoy = &mut self.envoys.each[number];
