@@ -1,6 +1,6 @@
 //! RLQS: limits that are divided among Envoys. The streams of these are played by tests; `envoy::quota` has real ones.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use proto::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
@@ -10,7 +10,8 @@ use crate::support::{
     client::request,
     eventually,
     frames::{Connection, DATA, END_STREAM},
-    holds,
+    holds, http,
+    ports::free_port,
     quotas::{Assigned, PATH, Quotas, usage},
     raw::framed,
     redis::{Redis, Reply},
@@ -374,6 +375,44 @@ fn a_stream_ends_when_the_service_does_and_when_its_envoy_does() {
         drop((done, quotas));
         assert!(server.process.wait(Duration::from_secs(20)).is_some_and(|status| status.success()));
     });
+}
+
+/// Envoy opens its next stream when it reports next, five seconds after its last report.
+#[test]
+fn a_stream_goes_on_until_just_before_the_next_report_while_its_connection_closes() {
+    let aged = setup().env("GRPC_MAX_CONNECTION_AGE", "1s");
+    for (setup, is_stopped) in [(setup(), true), (aged, false)] {
+        let server = setup.start();
+        let mut quotas = Quotas::open(&server);
+        quotas.report("edge", &[(ANN, 1, 0)]);
+        quotas.wait_for(ANN, is_tokens);
+        let before = Instant::now();
+        quotas.report("edge", &[(ANN, 1, 0), (&[("free", "x")], 1, 0)]);
+        quotas.wait_for(&[("free", "x")], |assigned| assigned == Assigned::Allow);
+        let after = Instant::now();
+        if is_stopped {
+            server.process.signal("TERM");
+        }
+        assert_eq!(quotas.failure().code(), Code::Unavailable);
+        assert!(before.elapsed() > Duration::from_millis(4700), "it ended after {:?}", before.elapsed());
+        assert!(after.elapsed() < Duration::from_millis(7000), "it ended after {:?}", after.elapsed());
+    }
+}
+
+#[test]
+fn an_override_lowers_what_is_assigned() {
+    let admin = free_port();
+    let server = setup().env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).start();
+    let mut quotas = Quotas::open(&server);
+    quotas.report("edge", &[(ANN, 1, 0)]);
+    let Assigned::Tokens(first) = quotas.wait_for(ANN, is_tokens) else { unreachable!() };
+    let body =
+        r#"{"domain":"edge","descriptor":"user=ann","action":"limit","requests_per_unit":300,"unit":"hour"}"#;
+    let answer = http::post(admin, "/api/v1/overrides", body);
+    assert!(answer.status < 300, "{}", answer.text());
+    assert!(first > 75, "{first}");
+    quotas.report("edge", &[(ANN, first, 100)]);
+    quotas.wait_for(ANN, |assigned| matches!(assigned, Assigned::Tokens(1..=75)));
 }
 
 #[test]

@@ -145,6 +145,8 @@ fn connection_manager(wanted: &Wanted<'_>, access_log: &Path) -> Value {
             "access_log": [metadata_log(access_log)],
             "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [route]}]},
             "http_filters": filters,
+            // A connection ends with its last answer, not a second later.
+            "delayed_close_timeout": "0s",
         },
     });
     if !wanted.tracing.is_null() {

@@ -22,7 +22,7 @@ pub(crate) struct Envoy {
     pub(crate) upstream: Upstream,
     process: Process,
     admin: u16,
-    listener: u16,
+    pub(crate) listener: u16,
     dir: TempDir,
 }
 

@@ -4,10 +4,12 @@
 use std::{
     collections::BTreeMap,
     env, fs,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed},
     },
     thread::{self, sleep},
     time::{Duration, Instant},
@@ -85,13 +87,15 @@ fn start_envoy(grpc: [u16; 2]) -> Envoy {
 struct Load {
     rate: AtomicU64,
     envoy: Mutex<Option<Envoy>>,
+    /// Its listener.
+    port: AtomicU16,
     /// Admitted requests by the second since the start.
     admitted: Mutex<BTreeMap<u64, u64>>,
 }
 
 impl Load {
     fn run(&self, begin: Instant, done: &AtomicBool) {
-        let mut next = Instant::now();
+        let (mut next, mut connection) = (Instant::now(), None);
         while !done.load(Relaxed) {
             let rate = self.rate.load(Relaxed);
             if rate == 0 {
@@ -101,14 +105,45 @@ impl Load {
             }
             next += Duration::from_secs(1) / u32::try_from(rate).unwrap();
             sleep(next.saturating_duration_since(Instant::now()));
-            let envoy = self.envoy.lock().unwrap();
-            if let Some(envoy) = &*envoy
-                && envoy.status_of("x-user", b"ann") == Some(200)
-            {
-                *self.admitted.lock().unwrap().entry(begin.elapsed().as_secs()).or_default() += 1;
+            match ask(&mut connection, self.port.load(Relaxed)) {
+                Ok(true) => {
+                    *self.admitted.lock().unwrap().entry(begin.elapsed().as_secs()).or_default() += 1;
+                }
+                Ok(false) => {}
+                // Its Envoy has ended.
+                Err(_) => connection = None,
             }
         }
     }
+
+    fn set(&self, envoy: Envoy) {
+        self.port.store(envoy.listener, Relaxed);
+        *self.envoy.lock().unwrap() = Some(envoy);
+    }
+}
+
+/// Asks on a connection that stays open; true if the request passes.
+fn ask(connection: &mut Option<BufReader<TcpStream>>, port: u16) -> io::Result<bool> {
+    let stream = match connection.take() {
+        Some(stream) => stream,
+        None => BufReader::new(TcpStream::connect(("127.0.0.1", port))?),
+    };
+    let stream = connection.insert(stream);
+    stream.get_ref().write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nx-user: ann\r\n\r\n")?;
+    let (mut status, mut length) = (String::new(), 0);
+    stream.read_line(&mut status)?;
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line)?;
+        match line.trim_end().split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().unwrap_or(0),
+            Some(_) => {}
+            None if line == "\r\n" => break,
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+    stream.read_exact(&mut vec![0; length])?;
+    Ok(status.contains(" 200 "))
 }
 
 struct Fleet {
@@ -136,7 +171,7 @@ impl Fleet {
         let grpc = [servers[0].ports.grpc, servers[1].ports.grpc];
         let load = |_| {
             let load = Load::default();
-            *load.envoy.lock().unwrap() = Some(start_envoy(grpc));
+            load.set(start_envoy(grpc));
             Arc::new(load)
         };
         Self { setup, redis, admin, servers, loads: (0..3).map(load).collect(), grpc, calls: 0 }
@@ -172,8 +207,7 @@ impl Fleet {
             }
             "Envoys roll" => {
                 for load in &self.loads {
-                    let new = start_envoy(self.grpc);
-                    *load.envoy.lock().unwrap() = Some(new);
+                    load.set(start_envoy(self.grpc));
                     sleep(Duration::from_secs(seconds / 4));
                 }
             }
@@ -208,7 +242,6 @@ impl Fleet {
 fn measure() {
     let mut fleet = Fleet::start();
     let (begin, done) = (Instant::now(), Arc::new(AtomicBool::new(false)));
-    // Several connections for each Envoy, as one that waits holds up the others.
     let threads: Vec<_> = fleet
         .loads
         .iter()

@@ -18,6 +18,8 @@ pub(crate) struct Demand {
     denied: u64,
     /// The last report of any request.
     busy_at: Duration,
+    /// The last sample was less than the one before, by more than noise.
+    pub(crate) has_dropped: bool,
 }
 
 impl Demand {
@@ -30,6 +32,7 @@ impl Demand {
             requests: 0,
             denied: 0,
             busy_at: now,
+            has_dropped: false,
         }
     }
 
@@ -44,19 +47,23 @@ impl Demand {
         if time < SAMPLE {
             return;
         }
-        let new = self.requests;
-        // Half of a small change: noise moves little. A large one at once.
-        let smoothed = self.rate(time).filter(|old| new <= 2 * old && *old <= 2 * new);
-        self.sample = Some((smoothed.map_or(new, |old| old.midpoint(new)), time));
+        let (new, old) = (self.requests, self.rate(time));
+        self.has_dropped = old.is_some_and(|old| old.saturating_sub(new) > old / 8 + 2 * old.isqrt());
+        let rate = match old {
+            // Half of a small change: noise moves little. A large one at once.
+            Some(old) if new / 2 <= old && old / 2 <= new => old.midpoint(new),
+            // It came within the time, so the mean of that is too low.
+            Some(old) if new > old && self.denied > 0 => new.saturating_add((new - old) / 2),
+            _ => new,
+        };
+        self.sample = Some((rate, time));
         self.is_short = self.denied > 0;
         (self.requests, self.denied, self.sampled_at) = (0, 0, now);
     }
 
     /// The requests that come in a time; `None` if that is not known.
     pub(crate) fn rate(&self, time: Duration) -> Option<u64> {
-        let (requests, sampled) = self.sample?;
-        let requests = u128::from(requests) * time.as_micros();
-        u64::try_from(requests.div_ceil(sampled.as_micros().max(1))).ok()
+        self.sample.map(|(requests, sampled)| part(requests, time, sampled))
     }
 
     /// The hits for the requests of a time, with room for more: less of it while others lack them.
@@ -74,6 +81,12 @@ impl Demand {
     pub(crate) fn idle_for(&self, now: Duration) -> Duration {
         now.saturating_sub(self.busy_at)
     }
+}
+
+/// The requests that come in a time, if so many come in another.
+pub(crate) fn part(requests: u64, time: Duration, of: Duration) -> u64 {
+    let requests = u128::from(requests) * time.as_micros();
+    u64::try_from(requests.div_ceil(of.as_micros().max(1))).unwrap_or(u64::MAX)
 }
 
 /// Divides hits by need: nobody gets more than it needs, and who gets less gets as much as any. `turn` decides who gets
@@ -130,7 +143,19 @@ mod tests {
         demand.report(600, 0, second(10));
         assert_eq!(demand.rate(second(1)), Some(110));
         demand.report(0, 0, second(15));
+        assert!(demand.has_dropped);
         assert!(demand.is_idle() && demand.idle_for(second(20)) == second(10));
+    }
+
+    #[test]
+    fn what_comes_within_the_time_of_a_sample_is_more_than_its_mean() {
+        let second = Duration::from_secs;
+        let mut demand = Demand::unknown(second(0));
+        demand.report(100, 0, second(5));
+        demand.report(100, 300, second(10));
+        assert_eq!(demand.rate(second(5)), Some(550));
+        demand.report(600, 0, second(15));
+        assert_eq!(demand.rate(second(5)), Some(575));
     }
 
     #[test]

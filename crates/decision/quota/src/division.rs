@@ -28,9 +28,15 @@ const SILENCE: Duration = Duration::from_secs(8);
 /// An Envoy that has reported no requests for this long is told to forget the bucket.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// After this time what an Envoy wanted before it forgot the bucket says nothing any more.
+const MEMORY: Duration = Duration::from_secs(2);
+
 /// A grant by demand is for the requests of this time, or for this number if that is more.
 const PROMPT: Duration = Duration::from_secs(2);
 const MUCH: u64 = 100;
+
+/// An Envoy that has this many times what it needs gets less.
+const HOARD: u64 = 3;
 
 /// An empty counter is asked again after this time, or when its window ends.
 const DRY: Duration = Duration::from_secs(1);
@@ -80,10 +86,8 @@ struct Envoy {
     /// Hits of this window that it was assigned, and those that it reports as used.
     paid: u64,
     reported: u64,
-    /// What it has been able to use since its last report.
-    usable: u64,
-    /// It has used much less: it has probably stopped.
-    has_stopped: bool,
+    /// It was told to forget the bucket.
+    abandoned_at: Option<Duration>,
     /// It is owed an answer to a report.
     asks: bool,
 }
@@ -122,8 +126,7 @@ impl Division {
                 grant: None,
                 paid: 0,
                 reported: 0,
-                usable: 0,
-                has_stopped: false,
+                abandoned_at: None,
                 asks: true,
             });
             return;
@@ -132,11 +135,9 @@ impl Division {
         if !envoy.is_live(now) {
             envoy.grant = None;
         }
+        envoy.abandoned_at = None;
         envoy.reported = envoy.reported.saturating_add(allowed);
-        let (last, held) = (envoy.demand.reported_at, envoy.grant.map_or(0, |grant| grant.requests));
-        let unused = envoy.usable.saturating_sub(allowed);
-        envoy.has_stopped = held > 0 && unused > held.saturating_add(envoy.left(now));
-        envoy.usable = held;
+        let last = envoy.demand.reported_at;
         let left = envoy.grant.as_mut().and_then(|grant| grant.report(allowed, last, now.elapsed));
         if let Some(left) = left {
             let unused = envoy.paid.saturating_sub(envoy.reported).saturating_sub(left);
@@ -151,23 +152,32 @@ impl Division {
         self.envoys.retain(|envoy| envoy.stream != stream);
     }
 
+    /// Forgets Envoys that have forgotten the bucket.
+    fn forget(&mut self, now: Now) {
+        let is_recent = |at: Duration| now.elapsed.saturating_sub(at) < MEMORY;
+        self.envoys.retain(|envoy| envoy.abandoned_at.is_none_or(is_recent));
+    }
+
     /// True if no Envoy uses it, and nothing is to be returned.
     pub(crate) fn is_over(&self) -> bool {
         self.envoys.is_empty() && self.pot == 0
     }
 
     /// The Envoys that are owed the answer that is the same for all; `all` if it is new. Nothing is paid for any more.
-    pub(crate) fn undivided(&mut self, all: bool) -> Vec<u64> {
+    pub(crate) fn undivided(&mut self, all: bool, now: Now) -> Vec<u64> {
+        self.forget(now);
         self.pot = 0;
         let asking = self.envoys.iter_mut().filter_map(|envoy| {
             envoy.grant = None;
-            (std::mem::take(&mut envoy.asks) || all).then_some(envoy.stream)
+            let is_owed = std::mem::take(&mut envoy.asks) || all && envoy.abandoned_at.is_none();
+            is_owed.then_some(envoy.stream)
         });
         asking.collect()
     }
 
     /// What to take or return now. Called about ten times a second.
     pub(crate) fn turn(&mut self, limit: QuotaLimit, now: Now) -> Turn {
+        self.forget(now);
         if self.limit != limit.requests {
             // A first share of what is not known to be free.
             self.level = if self.limit == 0 { limit.requests / 4 } else { self.level };
@@ -229,13 +239,13 @@ impl Division {
     /// What Envoys will use of a short window, each up to a level.
     fn wanted(&self, limit: QuotaLimit, level: u64, now: Now, of: impl Fn(&Envoy) -> bool) -> u64 {
         let (envoys, is_scarce) = (self.live(now).filter(|envoy| of(envoy)), self.is_scarce());
-        let each = envoys.map(|envoy| envoy.wants(limit.seconds, is_scarce, now).min(level));
+        let each = envoys.map(|envoy| envoy.wants(limit, is_scarce, now).min(level));
         each.fold(0, u64::saturating_add)
     }
 
     fn turn_by_demand(&mut self, limit: QuotaLimit, now: Now) -> Turn {
         let cap = self.cap(limit);
-        let need = self.live(now).map(|envoy| envoy.needs(cap, now)).fold(0, u64::saturating_add);
+        let need = self.live(now).map(|envoy| envoy.needs(limit, cap, now)).fold(0, u64::saturating_add);
         if need > self.pot && !self.is_dry(now) {
             return take(need - self.pot, now.time);
         }
@@ -272,11 +282,9 @@ impl Division {
             .iter()
             .map(|envoy| match envoy {
                 _ if !envoy.is_live(now) => 0,
-                _ if is_short && (is_first || envoy.grant.is_none()) => {
-                    envoy.wants(limit.seconds, is_scarce, now)
-                }
+                _ if is_short && (is_first || envoy.grant.is_none()) => envoy.wants(limit, is_scarce, now),
                 _ if is_short => 0,
-                _ => envoy.needs(cap, now),
+                _ => envoy.needs(limit, cap, now),
             })
             .collect();
         self.is_assigned = true;
@@ -284,16 +292,21 @@ impl Division {
         let shares = max_min(self.pot, &needs, turn);
         let mut changes = Vec::new();
         for (envoy, share) in self.envoys.iter_mut().zip(shares) {
+            if envoy.abandoned_at.is_some() {
+                continue;
+            }
             let asks = std::mem::take(&mut envoy.asks);
             let idle = envoy.demand.idle_for(now.elapsed);
             // It reports its next request at once, and has just reported all before.
-            let is_gone = envoy.demand.is_idle() || is_short && envoy.has_stopped;
-            let change = if idle >= IDLE || asks && is_scarce && is_gone {
+            let is_gone = envoy.demand.is_idle() || is_short && envoy.demand.has_dropped;
+            let change = if idle >= IDLE || asks && is_scarce && is_gone && (is_short || share == 0) {
+                // It will not report what it uses until it reads this.
+                envoy.reported = envoy.paid;
+                (envoy.abandoned_at, envoy.grant) = (Some(now.elapsed), None);
                 Change::Abandon
             } else if share > 0 {
                 self.pot = self.pot.saturating_sub(share);
                 envoy.paid = envoy.paid.saturating_add(share);
-                envoy.usable = envoy.usable.saturating_add(share);
                 let grant = Grant::new(share, now.elapsed);
                 envoy.grant = Some(grant);
                 Change::Grant(grant)
@@ -306,17 +319,13 @@ impl Division {
             };
             changes.push((envoy.stream, change));
         }
-        for (stream, change) in &changes {
-            if *change == Change::Abandon {
-                self.remove(*stream);
-            }
-        }
         changes
     }
 
     /// The most that an Envoy is given at once of a limit that is assigned by demand.
     fn cap(&self, limit: QuotaLimit) -> u64 {
-        let envoys = u64::try_from(self.envoys.len()).unwrap_or(1).max(1);
+        let envoys = self.envoys.iter().filter(|envoy| envoy.abandoned_at.is_none()).count();
+        let envoys = u64::try_from(envoys).unwrap_or(1).max(1);
         (limit.requests / (4 * envoys)).clamp(1, u64::from(u32::MAX))
     }
 
@@ -328,7 +337,7 @@ impl Division {
     /// The time until the next turn.
     pub(crate) fn rest(&self, limit: QuotaLimit, now: Now) -> Duration {
         let is_short = limit.window_end.is_some() && limit.seconds < SHORT;
-        let is_low = |envoy: &Envoy| envoy.left(now) < envoy.demand.of(2 * PACE, true);
+        let is_low = |envoy: &Envoy| envoy.left(limit, now) < envoy.demand.of(2 * PACE, true);
         if is_short || self.live(now).any(is_low) { Duration::ZERO } else { PACE }
     }
 
@@ -348,28 +357,28 @@ impl Division {
 
 impl Envoy {
     fn is_live(&self, now: Now) -> bool {
-        now.elapsed.saturating_sub(self.demand.reported_at) < SILENCE
+        self.abandoned_at.is_none() && now.elapsed.saturating_sub(self.demand.reported_at) < SILENCE
     }
 
     /// What it will use of a window of these seconds, if it has not enough left.
-    fn wants(&self, seconds: u64, is_scarce: bool, now: Now) -> u64 {
-        let wanted = self.demand.of(Duration::from_secs(seconds), is_scarce).min(u64::from(u32::MAX));
-        if self.left(now) >= wanted { 0 } else { wanted }
+    fn wants(&self, limit: QuotaLimit, is_scarce: bool, now: Now) -> u64 {
+        let wanted = self.demand.of(Duration::from_secs(limit.seconds), is_scarce).min(u64::from(u32::MAX));
+        if self.left(limit, now) >= wanted { 0 } else { wanted }
     }
 
-    /// What it will use until after its next report, if what is left will soon be used.
-    fn needs(&self, cap: u64, now: Now) -> u64 {
-        let soon = self.demand.of(2 * TICK, true).min(cap / 8 + 1);
-        if self.left(now) >= soon {
-            return 0;
-        }
+    /// What it will use until after its next report, if what is left will soon be used, or is much more: then the rest comes
+    /// back with the next report.
+    fn needs(&self, limit: QuotaLimit, cap: u64, now: Now) -> u64 {
+        let (left, little) = (self.left(limit, now), cap / 8 + 1);
         // Until after its next report, unless that is much to lie idle.
         let much = self.demand.of(PROMPT, false).max(MUCH);
-        self.demand.of(SILENCE, false).min(much).min(cap)
+        let wanted = self.demand.of(SILENCE, false).min(much).max(little).min(cap);
+        let is_much = self.asks && left / HOARD > wanted;
+        if left < self.demand.of(2 * TICK, true).min(little) || is_much { wanted } else { 0 }
     }
 
-    fn left(&self, now: Now) -> u64 {
-        self.grant.map_or(0, |grant| grant.left(&self.demand, now.elapsed))
+    fn left(&self, limit: QuotaLimit, now: Now) -> u64 {
+        self.grant.map_or(0, |grant| grant.left(&self.demand, limit, now.elapsed))
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::demand::Demand;
+use limiter::QuotaLimit;
+
+use crate::demand::{Demand, part};
 
 /// How long a message may be on the way. A report that comes sooner after a grant may have been sent before it arrived.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
@@ -42,10 +44,10 @@ impl Grant {
         (is_later(now) && now.saturating_sub(last) < PUNCTUAL).then_some(self.most)
     }
 
-    /// What is probably left.
-    pub(crate) fn left(&self, demand: &Demand, now: Duration) -> u64 {
-        let used = demand.rate(now.saturating_sub(self.left_at));
-        // Before the first sample nothing is known; a second report comes soon.
-        self.left.saturating_sub(used.unwrap_or(0))
+    /// What is probably left. Before the first sample of its demand, an Envoy may use all of the limit.
+    pub(crate) fn left(&self, demand: &Demand, limit: QuotaLimit, now: Duration) -> u64 {
+        let time = now.saturating_sub(self.left_at);
+        let all = || part(limit.requests, time, Duration::from_secs(limit.seconds));
+        self.left.saturating_sub(demand.rate(time).unwrap_or_else(all))
     }
 }

@@ -132,7 +132,7 @@ impl Quotas {
         let Some(bucket) = buckets.get_mut(key) else { return };
         let is_new = mem::replace(&mut bucket.mode, mode) != mode;
         bucket.due = now.elapsed.saturating_add(PACE);
-        for stream in bucket.division.undivided(is_new) {
+        for stream in bucket.division.undivided(is_new, now) {
             count.fetch_add(1, Relaxed);
             if let Some(outbox) = streams.get_mut(&stream) {
                 outbox.put(key, action);

@@ -30,6 +30,9 @@ use limiter::{Limiter, QuotaBucket};
 use net::edges::Edges;
 use tokio::sync::Notify;
 
+/// An Envoy reports all of its buckets this often, and a new one at once.
+const REPORT: Duration = Duration::from_secs(5);
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// How long an assignment lasts without a report, in seconds: more than the eight after which an Envoy is
@@ -183,7 +186,13 @@ impl Quotas {
         let id = state.next_stream;
         state.next_stream += 1;
         state.streams.insert(id, Outbox::default());
-        Stream { quotas: self.clone(), id, domain: domain.into(), buckets: BTreeSet::new() }
+        Stream {
+            quotas: self.clone(),
+            id,
+            domain: domain.into(),
+            buckets: BTreeSet::new(),
+            reported_at: None,
+        }
     }
 
     /// The buckets of each stream, together.
@@ -207,9 +216,16 @@ pub struct Stream {
     id: u64,
     domain: Box<str>,
     buckets: BTreeSet<Arc<QuotaBucket>>,
+    /// The last report of a bucket that was known.
+    reported_at: Option<Instant>,
 }
 
 impl Stream {
+    /// When the Envoy reports all of its buckets again, if that is known.
+    pub fn next_report(&self) -> Option<Instant> {
+        self.reported_at.and_then(|last| last.checked_add(REPORT))
+    }
+
     /// Takes what a bucket has used since it was last reported. Its entries may come in any order.
     ///
     /// # Errors
@@ -223,7 +239,10 @@ impl Stream {
         quotas.limiter.count_quota(&bucket, allowed, denied, now.time);
         let mut state = lock(&quotas.state);
         let bucket = match self.buckets.get(&bucket) {
-            Some(bucket) => bucket.clone(),
+            Some(bucket) => {
+                self.reported_at = Some(quotas.edges.timer.now());
+                bucket.clone()
+            }
             None if self.buckets.len() >= quotas.settings.max_buckets_of_stream => {
                 return Err(Refused::TooManyOfStream);
             }

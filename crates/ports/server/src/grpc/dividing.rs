@@ -7,7 +7,7 @@
 use std::{
     mem,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use http2::{
@@ -33,6 +33,9 @@ const MAX_FIELD: usize = 60_000;
 /// The work for a bucket, in the bytes of requests that cost as much.
 const COST: usize = 1024;
 
+/// The time for the end of a stream to reach its Envoy.
+const ON_THE_WAY: Duration = Duration::from_millis(200);
+
 pub(super) struct Dividing {
     unread: Partial,
     /// The time of the last progress.
@@ -56,6 +59,11 @@ impl Dividing {
     /// The last progress of a report that is incomplete.
     pub(super) fn since(&self) -> Option<Instant> {
         (!self.unread.bytes.is_empty() || self.left.is_some()).then_some(self.since)
+    }
+
+    /// When to end it on a connection that is closing, if not at once: Envoy opens its next stream when it reports next.
+    pub(super) fn end_at(&self) -> Option<Instant> {
+        self.quota.next_report().and_then(|next| next.checked_sub(ON_THE_WAY))
     }
 
     /// Takes the next field of the bytes, or what is around it, and returns its length. `None` if it is incomplete.

@@ -5,6 +5,7 @@
 use std::{
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Instant,
 };
 
 use tonic::Status;
@@ -116,6 +117,11 @@ impl QuotaStream {
     /// The stream goes on.
     fn refuse(&self, reason: QuotaRefused) {
         self.parts.stats.quotas().refused(reason).increment();
+    }
+
+    /// When the Envoy reports next, if that is known.
+    pub(super) fn next_report(&self) -> Option<Instant> {
+        self.stream.as_ref().and_then(Stream::next_report)
     }
 
     /// The next response, with the newest action of each bucket.

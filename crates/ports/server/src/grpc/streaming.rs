@@ -64,12 +64,22 @@ impl ConnectionCalls {
         }
     }
 
-    /// Ends the streaming calls of a connection that is closing, after the last actions.
+    /// Ends the streaming calls of a connection that is closing, after the last actions. Those of quotas end just before
+    /// their Envoys would report, so that these are never without one.
     pub(super) fn end_streams(&mut self, http: &mut Http) {
         let failure = Status::unavailable("the connection is closing").into();
         for id in std::mem::take(&mut self.streaming.ids) {
             self.divide(http, id);
-            dividing::end_stream(http, id, end_with_failure(&failure));
+            let end_at = match http.call(id) {
+                Some(Call::Dividing(dividing)) => dividing.end_at().filter(|at| *at > self.now),
+                _ => None,
+            };
+            if let Some(at) = end_at {
+                self.set_timer(at);
+                self.streaming.ids.push(id);
+            } else {
+                dividing::end_stream(http, id, end_with_failure(&failure));
+            }
         }
     }
 }
