@@ -18,7 +18,7 @@ pub(crate) struct Demand {
     denied: u64,
     /// The last report of any request.
     busy_at: Duration,
-    /// The last sample was less than the one before, by more than noise.
+    /// The last report says that fewer requests come than before, by more than noise.
     pub(crate) has_dropped: bool,
 }
 
@@ -38,6 +38,7 @@ impl Demand {
 
     pub(crate) fn report(&mut self, allowed: u64, denied: u64, now: Duration) {
         self.reported_at = now;
+        self.has_dropped = false;
         self.requests = self.requests.saturating_add(allowed).saturating_add(denied);
         self.denied = self.denied.saturating_add(denied);
         if self.requests > 0 {
@@ -74,8 +75,9 @@ impl Demand {
         rate.saturating_add(rate.div_ceil(part).max(noise * rate.isqrt()))
     }
 
+    /// The last report says that no requests come.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sample.is_some_and(|(requests, _)| requests == 0)
+        self.sampled_at == self.reported_at && self.sample.is_some_and(|(requests, _)| requests == 0)
     }
 
     pub(crate) fn idle_for(&self, now: Duration) -> Duration {

@@ -319,6 +319,8 @@ impl Division {
             };
             changes.push((envoy.stream, change));
         }
+        // An idle one begins anew when it returns.
+        self.envoys.retain(|envoy| envoy.abandoned_at.is_none() || !envoy.demand.is_idle());
         changes
     }
 
