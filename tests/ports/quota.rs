@@ -395,7 +395,7 @@ fn a_stream_goes_on_until_just_before_the_next_report_while_its_connection_close
         }
         assert_eq!(quotas.failure().code(), Code::Unavailable);
         assert!(before.elapsed() > Duration::from_millis(4700), "it ended after {:?}", before.elapsed());
-        assert!(after.elapsed() < Duration::from_millis(7000), "it ended after {:?}", after.elapsed());
+        assert!(after.elapsed() < Duration::from_secs(7), "it ended after {:?}", after.elapsed());
     }
 }
 

@@ -29,17 +29,18 @@ use crate::{
     },
 };
 
-/// Requests in a window of [`WINDOW`] seconds.
-const LIMIT: u64 = 2000;
+/// The limit and the demand of all Envoys, in requests a second: one and a half times as much.
+const LIMIT: u64 = 1000;
+const DEMAND: u64 = 1500;
+
+/// The length of a window in seconds, if `TOLLGATE_QUOTA_WINDOW` says nothing else.
 const WINDOW: u64 = 10;
 
-/// The requests a second of all Envoys: one and a half times the limit.
-const DEMAND: u64 = 300;
-
 /// The seconds of each part, in whole windows.
-const PARTS: [(&str, u64); 7] = [
+const PARTS: [(&str, u64); 8] = [
     ("steady", 40),
     ("traffic moves", 60),
+    ("most of it moves", 60),
     ("Envoys roll", 40),
     ("a replica is killed", 30),
     ("steady", 30),
@@ -47,10 +48,16 @@ const PARTS: [(&str, u64); 7] = [
     ("override: a quarter", 30),
 ];
 
+fn window() -> u64 {
+    env::var("TOLLGATE_QUOTA_WINDOW").map_or(WINDOW, |seconds| seconds.parse().expect("a number of seconds"))
+}
+
+/// The rules with a limit a second.
 fn rules(limit: u64) -> String {
+    let (seconds, requests) = (window(), limit * window());
     format!(
-        "domain: edge\ndescriptors: [{{key: user, rate_limit: {{unit: second, unit_multiplier: {WINDOW}, \
-         requests_per_unit: {limit}}}}}]\n"
+        "domain: edge\ndescriptors: [{{key: user, rate_limit: {{unit: second, unit_multiplier: {seconds}, \
+         requests_per_unit: {requests}}}}}]\n"
     )
 }
 
@@ -197,10 +204,11 @@ impl Fleet {
         self.share([34, 33, 33]);
         let end = Instant::now() + Duration::from_secs(seconds);
         match part {
-            "traffic moves" => {
+            "traffic moves" | "most of it moves" => {
                 for turn in 0..seconds / 10 {
-                    let mut shares = [10; 3];
-                    shares[usize::try_from(turn % 3).unwrap()] = 80;
+                    let others = if part == "traffic moves" { 0 } else { 10 };
+                    let mut shares = [others; 3];
+                    shares[usize::try_from(turn % 3).unwrap()] = 100 - 2 * others;
                     self.share(shares);
                     sleep(Duration::from_secs(10));
                 }
@@ -226,7 +234,7 @@ impl Fleet {
                 let body = format!(
                     "{{\"domain\":\"edge\",\"descriptor\":\"user=ann\",\"action\":\"limit\",\
                      \"requests_per_unit\":{},\"unit\":\"second\"}}",
-                    LIMIT / 4 / WINDOW
+                    LIMIT / 4
                 );
                 let answer = http::post(self.admin, "/api/v1/overrides", &body);
                 assert!(answer.status < 300, "{}", answer.text());
@@ -265,8 +273,9 @@ fn measure() {
     let all = |second: u64| lines.iter().filter_map(|line| line.get(&second)).sum::<u64>();
     println!("| part | limit a second | admitted a second | unused | calls for each admitted request |");
     for (part, from, to, calls) in &bounds {
-        // The first ten seconds of a part are its change.
-        let begin = if *part == "steady" { from + 10 } else { *from };
+        // The change of a part is in its first ten seconds, but for those that are all change.
+        let is_change = part.contains("move") || part.contains("roll") || part.contains("killed");
+        let begin = if is_change { *from } else { from + 10 };
         let admitted: u64 = (begin..*to).map(all).sum();
         let limit = limit_of(part) as f64;
         let rate = admitted as f64 / (to - begin) as f64;
@@ -280,9 +289,9 @@ fn measure() {
 
 fn limit_of(part: &str) -> u64 {
     match part {
-        "reload: half" => LIMIT / WINDOW / 2,
-        "override: a quarter" => LIMIT / WINDOW / 4,
-        _ => LIMIT / WINDOW,
+        "reload: half" => LIMIT / 2,
+        "override: a quarter" => LIMIT / 4,
+        _ => LIMIT,
     }
 }
 
@@ -297,7 +306,7 @@ fn drawn(bounds: &[(&str, u64, u64, usize)], lines: &[BTreeMap<u64, u64>]) -> St
         <style>text{font:12px system-ui,sans-serif;fill:#57606a}path{fill:none;stroke-width:1.5}</style>\n\
         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
         .to_owned();
-    for count in [0, 100, 200, 300] {
+    for count in [0, 500, 1000, 1500] {
         // Writing to a String cannot fail, here and below.
         let at = y(f64::from(count));
         let _ = writeln!(
@@ -326,8 +335,9 @@ fn drawn(bounds: &[(&str, u64, u64, usize)], lines: &[BTreeMap<u64, u64>]) -> St
     let _ = writeln!(
         picture,
         "<text x=\"50\" y=\"300\">0 s</text><text x=\"780\" y=\"300\" text-anchor=\"end\">{end} s</text>\
-         <text x=\"50\" y=\"320\">Admitted each second: by all (blue), and by each of three Envoys. Dashes: {LIMIT} in \
-         {WINDOW} s, as a rate. Demand: {DEMAND} a second.</text>\n</svg>"
+         <text x=\"50\" y=\"320\">Admitted each second: by all (blue), and by each of three Envoys. Dashes: the \
+         limit, for windows of {} s. Demand: {DEMAND} a second.</text>\n</svg>",
+        window()
     );
     picture
 }
