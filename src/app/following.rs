@@ -28,11 +28,11 @@ use server::health::Part;
 /// The interval of publications. Nothing is written before the first, so that a process that ends at once leaves no key.
 const INTERVAL: Duration = Duration::from_secs(INTERVAL_SECONDS);
 
-/// The pause between announcements of refunds.
+/// The pause between announcements of refunds, and the maximum number of them in one. With more replicas than so many
+/// both grow, as every replica gets those of every other.
 const REFUNDS_PAUSE: Duration = Duration::from_millis(50);
-
-/// The maximum number of refunds in one announcement.
 const MAX_REFUNDS_AT_ONCE: usize = 1_000;
+const FEW_REPLICAS: usize = 10;
 
 /// The time to leave the list of replicas at the shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ pub(super) async fn follow_resets(
         std::future::pending::<()>().await;
     });
     let refunding = net::restart::task(Boundary::ReplicaSync, async || {
-        announce_refunds(&mut refunds, async |keys| resets.announce(keys).await).await;
+        announce_refunds(&mut refunds, async |keys| resets.announce(keys).await.map(|()| 1)).await;
     });
     tokio::select! {
         () = follow => {}
@@ -109,18 +109,23 @@ pub(super) async fn follow_resets(
     }
 }
 
-/// Announces the refunds of this replica, those of a moment together; never returns.
+/// Announces the refunds of this replica, those of a moment together, by `announce`, which returns the replicas that it
+/// reaches; never returns.
 async fn announce_refunds(
     refunds: &mut mpsc::Receiver<String>,
-    announce: impl AsyncFn(&[String]) -> Result<(), String>,
+    announce: impl AsyncFn(&[String]) -> Result<u64, String>,
 ) {
-    let (mut keys, mut failing) = (Vec::new(), false);
+    let (mut keys, mut failing, mut factor) = (Vec::new(), false, 1);
     // It is empty only if the limiter, which announces, is gone.
-    while refunds.recv_many(&mut keys, MAX_REFUNDS_AT_ONCE).await > 0 {
+    while refunds.recv_many(&mut keys, MAX_REFUNDS_AT_ONCE * factor).await > 0 {
         keys.sort_unstable();
         keys.dedup();
         match announce(&keys).await {
-            Ok(()) => failing = false,
+            Ok(replicas) => {
+                failing = false;
+                factor =
+                    usize::try_from(replicas).unwrap_or(usize::MAX).clamp(FEW_REPLICAS, 1000) / FEW_REPLICAS;
+            }
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
                     warn!("refunds: {error}; other replicas may reject until the windows end");
@@ -128,7 +133,7 @@ async fn announce_refunds(
             }
         }
         keys.clear();
-        tokio::time::sleep(REFUNDS_PAUSE).await;
+        tokio::time::sleep(REFUNDS_PAUSE * u32::try_from(factor).unwrap_or(1)).await;
     }
     std::future::pending::<()>().await;
 }
@@ -188,5 +193,40 @@ async fn leave(app: &App, pool: &CommandPool) {
         Err(_) => {
             warn!("cannot remove this replica from the list: redis did not answer within {LAST_WORDS:?}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn announcements_that_reach_many_replicas_are_fewer() {
+        let announced = async |replicas| {
+            let (sender, mut refunds) = mpsc::channel(1000);
+            let (calls, keys) = (Cell::new(0), Cell::new(0));
+            let refund = async {
+                for key in 0..60 {
+                    sender.send(key.to_string()).await.expect("it is received");
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                while keys.get() < 60 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            let announce = announce_refunds(&mut refunds, async |announced| {
+                calls.set(calls.get() + 1);
+                keys.set(keys.get() + announced.len());
+                Ok(replicas)
+            });
+            tokio::select! {
+                () = refund => calls.get(),
+                () = announce => unreachable!("it never returns"),
+            }
+        };
+        let (few, many) = (announced(3).await, announced(100).await);
+        assert!(many * 2 < few, "{few} announcements to few replicas, {many} to many");
     }
 }

@@ -39,13 +39,13 @@ const WINDOW: u64 = 10;
 /// The seconds of each part, in whole windows.
 const PARTS: [(&str, u64); 8] = [
     ("steady", 40),
-    ("traffic moves", 60),
-    ("most of it moves", 60),
+    ("traffic moves", 75),
+    ("most of it moves", 75),
     ("Envoys roll", 40),
     ("a replica is killed", 30),
     ("steady", 30),
-    ("reload: half", 30),
-    ("override: a quarter", 30),
+    ("reload: ½", 30),
+    ("override: ¼", 30),
 ];
 
 fn window() -> u64 {
@@ -205,12 +205,13 @@ impl Fleet {
         let end = Instant::now() + Duration::from_secs(seconds);
         match part {
             "traffic moves" | "most of it moves" => {
-                for turn in 0..seconds / 10 {
+                // At all times between reports, which are five seconds apart.
+                for turn in 0..seconds * 10 / 107 {
                     let others = if part == "traffic moves" { 0 } else { 10 };
                     let mut shares = [others; 3];
                     shares[usize::try_from(turn % 3).unwrap()] = 100 - 2 * others;
                     self.share(shares);
-                    sleep(Duration::from_secs(10));
+                    sleep(Duration::from_millis(10_700));
                 }
             }
             "Envoys roll" => {
@@ -229,8 +230,8 @@ impl Fleet {
                 sleep(Duration::from_secs(seconds / 2));
                 self.servers.push(self.setup.clone().ports(ports).start_healthy());
             }
-            "reload: half" => self.servers.iter().for_each(|one| one.write("edge.yaml", &rules(LIMIT / 2))),
-            "override: a quarter" => {
+            "reload: ½" => self.servers.iter().for_each(|one| one.write("edge.yaml", &rules(LIMIT / 2))),
+            "override: ¼" => {
                 let body = format!(
                     "{{\"domain\":\"edge\",\"descriptor\":\"user=ann\",\"action\":\"limit\",\
                      \"requests_per_unit\":{},\"unit\":\"second\"}}",
@@ -282,15 +283,15 @@ fn measure() {
         let each = *calls as f64 / ((*from..*to).map(all).sum::<u64>() as f64).max(1.0);
         println!("| {part} | {limit} | {rate:.1} | {:.1} % | {each:.4} |", 100.0 - 100.0 * rate / limit);
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/quota.svg");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/quota.svg");
     fs::write(path, drawn(&bounds, &lines)).expect("the picture can be written");
     drop(fleet.redis);
 }
 
 fn limit_of(part: &str) -> u64 {
     match part {
-        "reload: half" => LIMIT / 2,
-        "override: a quarter" => LIMIT / 4,
+        "reload: ½" => LIMIT / 2,
+        "override: ¼" => LIMIT / 4,
         _ => LIMIT,
     }
 }
@@ -301,7 +302,7 @@ fn drawn(bounds: &[(&str, u64, u64, usize)], lines: &[BTreeMap<u64, u64>]) -> St
     let (end, most) = (bounds.last().map_or(1, |(.., to, _)| *to), DEMAND as f64 * 1.2);
     let x = |second: u64| 50.0 + second as f64 / end as f64 * 730.0;
     let y = |count: f64| 280.0 - count.min(most) / most * 230.0;
-    let mut picture = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 330\" width=\"800\" height=\"330\" \
+    let mut picture = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 350\" width=\"800\" height=\"350\" \
         role=\"img\" aria-label=\"Requests that three Envoys admit each second, beside their common limit\">\n\
         <style>text{font:12px system-ui,sans-serif;fill:#57606a}path{fill:none;stroke-width:1.5}</style>\n\
         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
@@ -335,8 +336,8 @@ fn drawn(bounds: &[(&str, u64, u64, usize)], lines: &[BTreeMap<u64, u64>]) -> St
     let _ = writeln!(
         picture,
         "<text x=\"50\" y=\"300\">0 s</text><text x=\"780\" y=\"300\" text-anchor=\"end\">{end} s</text>\
-         <text x=\"50\" y=\"320\">Admitted each second: by all (blue), and by each of three Envoys. Dashes: the \
-         limit, for windows of {} s. Demand: {DEMAND} a second.</text>\n</svg>",
+         <text x=\"50\" y=\"320\">Admitted each second by all (blue) and by each of three Envoys.</text>\
+         <text x=\"50\" y=\"338\">Dashes: the limit, in windows of {} s. Demand: {DEMAND} a second.</text>\n</svg>",
         window()
     );
     picture

@@ -50,8 +50,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    pub async fn announce_refunds(&self, full_keys: &[String]) -> Result<(), String> {
-        publish_keys(&self.pool, "refund", full_keys).await.map(drop)
+    /// Returns how many replicas it reached.
+    pub async fn announce_refunds(&self, full_keys: &[String]) -> Result<u64, String> {
+        publish_keys(&self.pool, "refund", full_keys).await
     }
 
     /// Follows Redis; never returns.
