@@ -222,6 +222,28 @@ fn a_report_larger_than_every_window_is_taken_as_it_arrives() {
 }
 
 #[test]
+fn an_envoy_that_reads_late_gets_the_last_action_of_each_bucket() {
+    let server = setup().env("QUOTA_MAX_BUCKETS_PER_STREAM", "10000").start();
+    let before = server.process.resident_kib();
+    let names: Vec<String> = (0..3000).map(|number| format!("{number:0100}")).collect();
+    let usages = names.iter().map(|name| usage(&[("user", name)], 200, 0)).collect::<Vec<_>>();
+    let report = RateLimitQuotaUsageReports { domain: "edge".to_owned(), bucket_quota_usages: usages };
+    let mut quotas = Quotas::open(&server);
+    for _ in 0..10 {
+        quotas.send(report.clone());
+        quotas.send_for(Duration::from_millis(300));
+    }
+    server.write("edge.yaml", &RULES.replace("requests_per_unit: 1000}", "requests_per_unit: 0}"));
+    eventually("all buckets are denied", || {
+        quotas.read_for(Duration::from_millis(100));
+        let denied = quotas.assigned.values().filter(|assigned| **assigned == Assigned::Deny).count();
+        holds(denied == 3000, || format!("{denied} of {} buckets", quotas.assigned.len()))
+    });
+    let grown = server.process.resident_kib().saturating_sub(before);
+    assert!(grown < 64 * 1024, "{grown} KiB");
+}
+
+#[test]
 fn a_report_may_come_in_any_pieces() {
     let server = setup().start();
     let mut client = Connection::open(server.ports.grpc);

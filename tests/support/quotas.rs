@@ -12,7 +12,10 @@ use proto::envoy::{
     },
     r#type::v3::rate_limit_strategy::{BlanketRule, Strategy},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 use tonic::{Status, Streaming};
 
 use super::{PATIENCE, client::Client, server::Server};
@@ -99,6 +102,11 @@ impl Quotas {
                 Err(status) => return status,
             }
         }
+    }
+
+    /// Sends what was reported, and reads nothing.
+    pub(crate) fn send_for(&self, time: Duration) {
+        self.client.call(|_| async move { sleep(time).await });
     }
 
     /// Reads what arrives for a while.
