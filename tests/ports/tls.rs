@@ -9,6 +9,7 @@ use tokio::{
     net::{TcpStream, UnixStream},
 };
 
+use super::envoy::quota::filter;
 use crate::support::{
     bootstrap::{Wanted, by_header},
     client::request,
@@ -179,11 +180,17 @@ fn envoy_works_over_mutual_tls() {
             },
         },
     });
-    let wanted = Wanted { transport_socket, ..Wanted::of(&server, json!([by_header("user", "x-user")])) };
+    let of_requests = json!([by_header("user", "x-user")]);
+    let wanted = Wanted { transport_socket: transport_socket.clone(), ..Wanted::of(&server, of_requests) };
     let envoy = Envoy::start(&wanted);
     assert_eq!(envoy.statuses(3, &[("x-user", "ann")]), [200, 200, 429], "{}", server.process.log());
     assert_eq!(envoy.stat("cluster.rate_limit.ssl.handshake"), 1);
     assert_eq!(envoy.stat("cluster.upstream.ratelimit.error"), 0);
+    let quotas = Wanted { filters_before: vec![filter()], ..Wanted::of(&server, json!([])) };
+    let envoy = Envoy::start(&Wanted { transport_socket, ..quotas });
+    eventually("a quota is assigned", || {
+        holds(envoy.statuses(1, &[("x-user", "bob")]) == [200], || "the request is denied")
+    });
 }
 
 #[test]
