@@ -26,6 +26,9 @@ const STEP: Micros = 5_000;
 /// How often an Envoy reports.
 const REPORT: Micros = 5 * SECOND;
 
+/// How long a replica waits for hits that it has taken.
+const LATE: Micros = 100_000;
+
 const TTL_SECONDS: u32 = 15;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -237,6 +240,13 @@ impl Envoy {
     }
 }
 
+fn tokens_of(action: &BucketAction) -> Option<u64> {
+    match action.action {
+        Action::Assign { strategy: Strategy::Tokens { max, .. }, .. } => Some(u64::from(max)),
+        _ => None,
+    }
+}
+
 fn limit_of(key: &str) -> usize {
     key.trim_start_matches('q').parse().expect("the key of a limit of Envoys")
 }
@@ -298,11 +308,7 @@ impl Simulation {
             let held = self.envoys.each.iter().map(|envoy| {
                 let has = envoy.buckets.get(&limit).map_or(0, |bucket| bucket.tokens);
                 let comes = envoy.coming.iter().filter(|(_, action)| of_limit(action));
-                let comes = comes.filter_map(|(_, action)| match action.action {
-                    Action::Assign { strategy: Strategy::Tokens { max, .. }, .. } => Some(u64::from(max)),
-                    _ => None,
-                });
-                has + comes.sum::<u64>()
+                has + comes.filter_map(|(_, action)| tokens_of(action)).sum::<u64>()
             });
             let held = held.sum();
             self.envoys.held.insert((limit, window(now)), held);
@@ -397,6 +403,15 @@ impl Simulation {
                             format_args!("to envoy{number}: {:?}", action.action),
                         );
                     });
+                    let (limit, planned) = (limit_of(&action.bucket.entries[0].0), &self.plan);
+                    let unit =
+                        planned.quotas.as_ref().expect("there are Envoys").limits[limit].unit.seconds();
+                    let (window, begun) =
+                        ((planned.began + now) / SECOND / unit, (planned.began + now) % (unit * SECOND));
+                    // A longer window has just begun: the replica may have taken these hits in the one before.
+                    if let (Some(tokens), true, true) = (tokens_of(&action), unit > 1, begun < LATE) {
+                        *self.envoys.held.entry((limit, window)).or_default() += tokens;
+                    }
                     envoy.coming.push((late, action));
                 }
             }

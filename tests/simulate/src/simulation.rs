@@ -322,6 +322,8 @@ impl Simulation {
             let now = clock.now();
             let sent = Sent { time: now.micros(), ..sent };
             ledger.lock().expect("nothing panics with it").asks(sent.limit, now.seconds(), sent.asked);
+            // What failed before was for quotas.
+            store.take_failed();
             let answer = limiter.decide(&request(&key, sent.asked), None, None).await;
             answered(&ledger, &world, &sent, &answer, store.take_failed().as_ref(), true);
         });
