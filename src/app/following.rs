@@ -28,8 +28,8 @@ use server::health::Part;
 /// The interval of publications. Nothing is written before the first, so that a process that ends at once leaves no key.
 const INTERVAL: Duration = Duration::from_secs(INTERVAL_SECONDS);
 
-/// The pause between announcements of refunds, and the maximum number of them in one. With more replicas than so many
-/// both grow, as every replica gets those of every other.
+/// The pause between announcements of refunds, and the maximum number of refunds in one. Both grow with the number of
+/// replicas, when these are more than a few: every replica gets the announcements of every other.
 const REFUNDS_PAUSE: Duration = Duration::from_millis(50);
 const MAX_REFUNDS_AT_ONCE: usize = 1_000;
 const FEW_REPLICAS: usize = 10;

@@ -49,8 +49,9 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// Starts it with budgets of a team and of a key in microdollars.
-    fn start(of_team: u64, of_key: u64) -> Self {
+    /// Starts it with budgets of a team and of a key in microdollars, and with the times that replicas wait for Redis, and
+    /// Envoy for replicas.
+    fn start([of_team, of_key]: [u64; 2], [of_redis, of_replicas]: [&str; 2]) -> Self {
         let clock = Clock::current().steerable();
         let _clock = clock.enter();
         let mut redis = Redis::prepared(&[]);
@@ -64,7 +65,7 @@ impl Gateway {
             let setup = Setup::new().rules("llm.yaml", &rules).redis(&vec![
                 ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
                 ("REDIS_URL", format!("127.0.0.1:{}", redis.port)),
-                ("REDIS_TIMEOUT", "200ms".to_owned()),
+                ("REDIS_TIMEOUT", of_redis.to_owned()),
                 ("ADMIN_ADDR", format!("127.0.0.1:{admin}")),
             ]);
             setup.start_healthy()
@@ -74,7 +75,8 @@ impl Gateway {
         thread::spawn(move || model::serve(&listener));
         let (port, of_envoy) = (free_port(), free_port());
         let ports = [port, of_envoy, of_model, replicas[0].ports.grpc, replicas[1].ports.grpc];
-        let config = ports.iter().enumerate().fold(CONFIG.to_owned(), |config, (at, port)| {
+        let config = CONFIG.replace("timeout: 1s", &format!("timeout: {of_replicas}"));
+        let config = ports.iter().enumerate().fold(config, |config, (at, port)| {
             config.replace(&format!("port_value: {}", 10_000 + at), &format!("port_value: {port}"))
         });
         let dir =
@@ -240,7 +242,8 @@ fn assert_spent(gateway: &Gateway, log: &[Value], limits: [u64; 2]) {
 #[test]
 fn every_budget_is_charged_what_its_streams_cost() {
     let limits = [400_000, 5_000_000];
-    let mut gateway = Gateway::start(limits[0], limits[1]);
+    // Nothing fails, so whoever is busy beside it must not make it fail.
+    let mut gateway = Gateway::start(limits, ["5s", "10s"]);
     let seen = drive(&mut gateway, |_| {});
     let log = gateway.logged(seen.len());
     let count = |status| seen.iter().filter(|seen| **seen == Seen::Status(status)).count();
@@ -253,7 +256,7 @@ fn every_budget_is_charged_what_its_streams_cost() {
 #[test]
 fn a_killed_replica_and_a_stopped_redis_lose_no_more_than_the_page_says() {
     let limits = [400_000, 5_000_000];
-    let mut gateway = Gateway::start(limits[0], limits[1]);
+    let mut gateway = Gateway::start(limits, ["200ms", "1s"]);
     let seen = drive(&mut gateway, |gateway| {
         thread::sleep(Duration::from_millis(700));
         gateway.redis.freeze();

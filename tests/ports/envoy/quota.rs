@@ -1,6 +1,10 @@
 //! The filter `envoy.filters.http.rate_limit_quota`, with the configuration of docs/reference/quota.md.
 
-use std::{fs, thread::sleep, time::Duration};
+use std::{
+    fs,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -91,6 +95,25 @@ fn a_block_denies_and_a_lower_limit_holds() {
         let passed = passing(&envoy, 10);
         holds(passed == 0, || format!("{passed} of 10 requests pass"))
     });
+}
+
+/// Envoy opens its next stream when it reports next. One that ends as soon as its connection is old leaves it without new
+/// quota for four of five seconds.
+#[test]
+fn envoy_has_quota_while_its_connections_age() {
+    let setup = Setup::new().rules("edge.yaml", &rules("{unit: minute, requests_per_unit: 6000}"));
+    let server = setup.env("GRPC_MAX_CONNECTION_AGE", "1s").start();
+    let envoy = start(&server);
+    wait_for_quota(&envoy);
+    let (begin, mut all, mut passed) = (Instant::now(), 0, 0);
+    while begin.elapsed() < Duration::from_secs(16) {
+        sleep(Duration::from_millis(15));
+        all += 1;
+        passed += passing(&envoy, 1);
+    }
+    let streams = envoy.stat("cluster.rate_limit.upstream_rq_total");
+    assert!(streams > 2, "{streams} streams");
+    assert!(passed > all * 9 / 10, "{passed} of {all} requests passed, in {streams} streams");
 }
 
 #[test]

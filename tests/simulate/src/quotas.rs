@@ -26,7 +26,7 @@ const STEP: Micros = 5_000;
 /// How often an Envoy reports.
 const REPORT: Micros = 5 * SECOND;
 
-/// How long a replica waits for hits that it has taken.
+/// The longest time between a replica's taking of hits and its assignment of them.
 const LATE: Micros = 100_000;
 
 const TTL_SECONDS: u32 = 15;
@@ -371,7 +371,7 @@ impl Simulation {
 
     /// Takes reports to the replica, and actions from it.
     fn exchange(&mut self, number: usize, delay: Micros) {
-        let (now, mut late) = (self.now(), self.chance.below(delay) + 1);
+        let (now, mut late, mut assigned) = (self.now(), self.chance.below(delay) + 1, Vec::new());
         let Some(mut connection) = self.envoys.each[number].connection.take() else { return };
         let replica = self.replicas[connection.number].as_ref();
         if replica.is_none_or(|replica| replica.process != connection.process) {
@@ -403,20 +403,25 @@ impl Simulation {
                             format_args!("to envoy{number}: {:?}", action.action),
                         );
                     });
-                    let (limit, planned) = (limit_of(&action.bucket.entries[0].0), &self.plan);
-                    let unit =
-                        planned.quotas.as_ref().expect("there are Envoys").limits[limit].unit.seconds();
-                    let (window, begun) =
-                        ((planned.began + now) / SECOND / unit, (planned.began + now) % (unit * SECOND));
-                    // A longer window has just begun: the replica may have taken these hits in the one before.
-                    if let (Some(tokens), true, true) = (tokens_of(&action), unit > 1, begun < LATE) {
-                        *self.envoys.held.entry((limit, window)).or_default() += tokens;
-                    }
+                    assigned.push(action.clone());
                     envoy.coming.push((late, action));
                 }
             }
         }
         self.envoys.each[number].connection = Some(connection);
+        for action in assigned {
+            self.note_late(&action);
+        }
+    }
+
+    /// When a longer window has just begun, a replica may have taken hits in the one before: Envoys have them too.
+    fn note_late(&mut self, action: &BucketAction) {
+        let limit = limit_of(&action.bucket.entries[0].0);
+        let (at, unit) = (self.plan.began + self.now(), self.quotas_plan().limits[limit].unit.seconds());
+        if unit > 1 && at % (unit * SECOND) < LATE {
+            let held = self.envoys.held.entry((limit, at / SECOND / unit)).or_default();
+            *held += tokens_of(action).unwrap_or(0);
+        }
     }
 
     fn quotas_plan(&self) -> &QuotasPlan {

@@ -35,6 +35,25 @@ struct Envoy {
     admitted: u64,
 }
 
+impl Envoy {
+    fn receive(&mut self, change: Change, now: u64) {
+        // An Envoy that continues runs the timers that are due before it reads.
+        if now >= self.expires {
+            self.tokens = None;
+        }
+        self.expires = now + 15_000;
+        match change {
+            Change::Grant(grant) => self.tokens = Some((grant, grant.requests)),
+            // An Envoy whose assignment has expired takes it for a new one.
+            Change::Renew(grant) => self.tokens = self.tokens.or(Some((grant, grant.requests))),
+            Change::Deny => self.tokens = None,
+            Change::Abandon => {
+                (self.is_known, self.tokens, self.allowed, self.denied) = (false, None, 0, 0);
+            }
+        }
+    }
+}
+
 struct World {
     limit: u64,
     seconds: u64,
@@ -154,24 +173,7 @@ impl World {
         self.on_the_way = rest;
         let arrived: Vec<(u64, usize, Change)> = arrived;
         for (_, to, change) in arrived {
-            let (now, envoy) = (self.now, &mut self.envoys[to]);
-            // An Envoy that continues runs the timers that are due before it reads.
-            if now >= envoy.expires {
-                envoy.tokens = None;
-            }
-            envoy.expires = now + 15_000;
-            match change {
-                Change::Grant(grant) => envoy.tokens = Some((grant, grant.requests)),
-                // An Envoy whose assignment has expired takes it for a new one.
-                Change::Renew(grant) if envoy.tokens.is_none() => {
-                    envoy.tokens = Some((grant, grant.requests));
-                }
-                Change::Renew(_) => {}
-                Change::Deny => envoy.tokens = None,
-                Change::Abandon => {
-                    (envoy.is_known, envoy.tokens, envoy.allowed, envoy.denied) = (false, None, 0, 0);
-                }
-            }
+            self.envoys[to].receive(change, self.now);
         }
         if self.now.is_multiple_of(100) {
             // Whichever is first.
