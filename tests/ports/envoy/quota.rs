@@ -101,7 +101,8 @@ fn a_block_denies_and_a_lower_limit_holds() {
 /// quota for four of five seconds.
 #[test]
 fn envoy_has_quota_while_its_connections_age() {
-    let setup = Setup::new().rules("edge.yaml", &rules("{unit: minute, requests_per_unit: 6000}"));
+    // An assignment is for a second.
+    let setup = Setup::new().rules("edge.yaml", &rules("{unit: second, requests_per_unit: 70}"));
     let server = setup.env("GRPC_MAX_CONNECTION_AGE", "1s").start();
     let envoy = start(&server);
     wait_for_quota(&envoy);
@@ -113,7 +114,7 @@ fn envoy_has_quota_while_its_connections_age() {
     }
     let streams = envoy.stat("cluster.rate_limit.upstream_rq_total");
     assert!(streams > 2, "{streams} streams");
-    assert!(passed > all * 9 / 10, "{passed} of {all} requests passed, in {streams} streams");
+    assert!(passed > all * 3 / 4, "{passed} of {all} requests passed, in {streams} streams");
 }
 
 #[test]

@@ -216,7 +216,7 @@ pub struct Stream {
     id: u64,
     domain: Box<str>,
     buckets: BTreeSet<Arc<QuotaBucket>>,
-    /// The last report of a bucket that was known.
+    /// The last report of all buckets: of one that was known, or the first, as Envoy opens a stream to report.
     reported_at: Option<Instant>,
 }
 
@@ -238,11 +238,12 @@ impl Stream {
         let (bucket, now) = (QuotaBucket { domain: self.domain.clone(), entries }, quotas.now());
         quotas.limiter.count_quota(&bucket, allowed, denied, now.time);
         let mut state = lock(&quotas.state);
-        let bucket = match self.buckets.get(&bucket) {
-            Some(bucket) => {
-                self.reported_at = Some(quotas.edges.timer.now());
-                bucket.clone()
-            }
+        let known = self.buckets.get(&bucket).cloned();
+        if known.is_some() || self.reported_at.is_none() {
+            self.reported_at = Some(quotas.edges.timer.now());
+        }
+        let bucket = match known {
+            Some(bucket) => bucket,
             None if self.buckets.len() >= quotas.settings.max_buckets_of_stream => {
                 return Err(Refused::TooManyOfStream);
             }
