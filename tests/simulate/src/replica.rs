@@ -81,6 +81,19 @@ fn chance_of_ids(plan: &Plan, process: Process) -> Chance {
     })
 }
 
+fn policy(plan: &Plan) -> Policy {
+    let response = ResponseOptions { retry_after: Some("Retry-After".into()), ..ResponseOptions::default() };
+    Policy { on_store_failure: plan.policy, response, ..Policy::default() }
+}
+
+fn source(store: Arc<Watched>, stats: Arc<Stats>) -> Arc<Source<Handles>> {
+    let attach = move |rules: &rules::RuleSet| {
+        store.rules_changed(rules.hold());
+        limiter::handles(rules, &stats, Vec::new())
+    };
+    Arc::new(Source::new(CompileOptions::default(), attach))
+}
+
 impl Replica {
     pub fn start(
         network: &Arc<Network>,
@@ -105,18 +118,16 @@ impl Replica {
             failed: Mutex::default(),
         });
         let stats = Arc::new(Stats::new(StatsOptions::default()));
-        let (counted_in, counters) = (store.clone(), stats.clone());
-        let attach = move |rules: &rules::RuleSet| {
-            counted_in.rules_changed(rules.hold());
-            limiter::handles(rules, &counters, Vec::new())
-        };
-        let source = Arc::new(Source::new(CompileOptions::default(), attach));
+        let source = source(store.clone(), stats.clone());
         let cache = plan.has_cache.then(|| Arc::new(OverLimitCache::new(CACHE_BYTES)));
-        let response =
-            ResponseOptions { retry_after: Some("Retry-After".into()), ..ResponseOptions::default() };
-        let policy = Policy { on_store_failure: plan.policy, response, ..Policy::default() };
-        let limiter =
-            Limiter::new(policy, source.clone(), store.clone(), cache.clone(), stats.clone(), clock.clone());
+        let limiter = Limiter::new(
+            policy(plan),
+            source.clone(),
+            store.clone(),
+            cache.clone(),
+            stats.clone(),
+            clock.clone(),
+        );
         let limiter =
             limiter.with_overrides(index.clone()).with_holds(chance_of_ids(plan, process), MAX_QUEUED);
         let limiter = Arc::new(limiter);
