@@ -24,6 +24,7 @@ text::named! {
         Ends = "ends",
         Refused = "refused",
         Quota = "quota",
+        Calm = "calm",
     }
 }
 

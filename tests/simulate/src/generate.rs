@@ -45,6 +45,7 @@ impl Plan {
         let drawn = random.choose(&SCENARIOS);
         // Seeds that stood for a scenario before there were quotas still do.
         let drawn = if Random::new(seed ^ 0x0a07a).one_in(10) { Scenario::Quota } else { drawn };
+        let drawn = if Random::new(seed ^ 0x1a7e).one_in(16) { Scenario::Late } else { drawn };
         let scenario = scenario.unwrap_or(drawn);
         let traffic = random.between(8, 14) * SECOND;
         let replicas = random.between(1, 4) as usize;
@@ -155,6 +156,7 @@ impl Plan {
     fn add_actions(&mut self, random: &mut Random, until: Micros) {
         let kinds: &[Kind] = match self.scenario {
             Scenario::Steady | Scenario::Regions => &[],
+            Scenario::Late => &[stop],
             Scenario::Loss => &[lose],
             Scenario::Network => &[disturb],
             Scenario::Operators => &[operate],
@@ -199,7 +201,7 @@ impl Plan {
 
 impl Scenario {
     fn is_faulty(self) -> bool {
-        !matches!(self, Self::Steady | Self::Operators)
+        !matches!(self, Self::Steady | Self::Operators | Self::Late)
     }
 }
 
@@ -369,6 +371,10 @@ fn operate(random: &mut Random, plan: &Plan) -> (Action, Micros) {
         _ => Action::Reload { limit: any, to: to(any) },
     };
     (action, 0)
+}
+
+fn stop(random: &mut Random, plan: &Plan) -> (Action, Micros) {
+    (Action::Stop(one(random, plan)), millis(random, 1, 200))
 }
 
 fn end_process(random: &mut Random, plan: &Plan) -> (Action, Micros) {

@@ -9,7 +9,7 @@ use crate::{
     checks::{Checks, Invariant},
     limits::{Counter, ENTRY, ENTRY_DIGIT, LimitPlan},
     meters::{Admitted, Meter},
-    plan::Plan,
+    plan::{Plan, Scenario},
     world::{Micros, Process},
 };
 
@@ -87,6 +87,8 @@ pub struct Ledger {
     pub last_failure: Option<Micros>,
     pub failures: u64,
     pub policy: OnStoreFailure,
+    /// Nothing but replicas is ever late.
+    pub is_redis_calm: bool,
     replicas: u64,
     /// Every replica has known all others since the last one started or ended.
     pub is_shared: bool,
@@ -121,6 +123,7 @@ impl Ledger {
             last_failure: None,
             failures: 0,
             policy: plan.policy,
+            is_redis_calm: plan.scenario == Scenario::Late,
             replicas: plan.replicas.len() as u64,
             is_shared: false,
             began: plan.began,

@@ -68,6 +68,8 @@ text::named! {
         Failover = "failover",
         /// Envoys are assigned quotas.
         Quota = "quota",
+        /// Replicas get no CPU for a while, again and again. Nothing else is late.
+        Late = "late",
         /// All of it.
         Mixed = "mixed",
         /// Three regions share one Redis, and are cut off from it for a minute or more.

@@ -9,6 +9,7 @@ use clock::Clock as _;
 use counters::{CounterId, StoreError};
 use faults::OnStoreFailure;
 use limiter::{Decided, Descriptor, Entry, Request};
+use metrics::FailureReason;
 use simulated_redis::Snapshot;
 
 use crate::{
@@ -458,6 +459,12 @@ fn answered(
         }
     });
     let mut ledger = ledger.lock().expect("nothing panics with it");
+    if ledger.is_redis_calm {
+        let is_own = |error: &StoreError| is_late && error.reason == FailureReason::WorkerLate;
+        ledger.checks.hold(Invariant::Calm, failed.is_none_or(is_own), world.now(), || {
+            format!("the failure policy decided, though Redis was never late: {failed:?}")
+        });
+    }
     ledger.answered(sent, answer, failed.is_some(), is_late, world.now());
 }
 

@@ -9,10 +9,7 @@ use super::{
     backend::{Connection, PendingReply},
     servers::key_name,
 };
-use clock::{
-    Time,
-    timer::{Random, Timer},
-};
+use clock::{Time, timer::Random};
 use counters::{Batch, Check, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture};
 use limit::{Hits, Rate};
 use metrics::FailureReason;
@@ -48,13 +45,9 @@ impl MemcachedStore {
             Counting::Always | Counting::StopWhenOver => HitsToSend::Own,
         };
         match self.submit(batch, now, plan) {
-            Ok(submitted) => Box::pin(receive(batch, submitted, self.timer(), now)),
+            Ok(submitted) => Box::pin(receive(batch, submitted, now)),
             Err(error) => Box::pin(ready(Err(error))),
         }
-    }
-
-    fn timer(&self) -> &dyn Timer {
-        &*self.servers.pool.shared.edges.timer
     }
 
     /// Submits these hits and waits for the outcomes.
@@ -65,7 +58,7 @@ impl MemcachedStore {
         plan: HitsToSend<'_>,
     ) -> Result<(), StoreError> {
         let submitted = self.submit(batch, now, plan)?;
-        receive(batch, submitted, self.timer(), now).await
+        receive(batch, submitted, now).await
     }
 
     /// Counts single checks and reads those of groups; then counts the groups that fit.
@@ -126,7 +119,7 @@ impl MemcachedStore {
         }
         let random = &*self.servers.pool.shared.edges.random;
         let submitted = groups.into_iter().map(|Group { connection, checks }| {
-            let reply = connection.submit(checks.len(), batch.until, |pipeline| {
+            let reply = connection.submit(checks.len(), batch.until.into(), |pipeline| {
                 for (index, name) in &checks {
                     if let Some(check) = batch.checks().get(*index)
                         && let Some(hits) = plan.hits(*index, check)
@@ -144,11 +137,10 @@ impl MemcachedStore {
 async fn receive(
     batch: &mut Batch,
     submitted: SmallVec<[Submitted; 1]>,
-    timer: &dyn Timer,
     now: Time,
 ) -> Result<(), StoreError> {
     for Submitted { checks, mut reply } in submitted {
-        let outcomes = reply.wait(batch.until.map(|until| (until, timer))).await?;
+        let outcomes = reply.wait().await?;
         assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
         for (index, outcome) in checks.into_iter().zip(outcomes) {
             let after = outcome.map_err(|failure| failure.to_error(FailureReason::BadAnswer))?;

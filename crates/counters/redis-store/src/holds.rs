@@ -276,7 +276,7 @@ impl RedisStore {
             });
         }
         let (connection, asking) = connected?;
-        let reply = connection.submit(checks.len(), until, |pipeline| pipeline.hold(call, asking))?;
+        let reply = connection.submit(checks.len(), until.into(), |pipeline| pipeline.hold(call, asking))?;
         Ok((reply, connection))
     }
 
@@ -293,8 +293,7 @@ impl RedisStore {
             let mut redirections = 0;
             loop {
                 let (reply, connection) = &mut submitted;
-                let timer = &*connection.shared.edges.timer;
-                let result = reply.wait(step.1.map(|until| (until, timer))).await?.into_iter().next();
+                let result = reply.wait().await?.into_iter().next();
                 match result {
                     Some(CheckResult::Holds(Holding { held, expired, is_swept })) => {
                         self.used_slots.used(one.slot);
@@ -339,7 +338,7 @@ impl RedisStore {
             .map(|slot| {
                 let base = self.main.names.base_of_holds(slot);
                 let call = CloseCall::new(base, self.most_holds, &id, closing);
-                (slot, self.submit_call(call.clone(), None), call)
+                (slot, self.submit_call(call.clone(), None, None), call)
             })
             .collect();
         for (slot, submitted, call) in submitted {
@@ -357,13 +356,14 @@ impl RedisStore {
     fn submit_call(
         &self,
         call: CloseCall,
+        until: Option<Instant>,
         to: Option<(Arc<Connection>, bool)>,
     ) -> Result<Submitted, StoreError> {
         let (connection, asking) = match to {
             Some(to) => to,
             None => (self.main.connection(call.key())?, false),
         };
-        let reply = connection.submit(1, None, |pipeline| pipeline.close(call, asking))?;
+        let reply = connection.submit(1, until.into(), |pipeline| pipeline.close(call, asking))?;
         Ok((reply, connection))
     }
 
@@ -377,12 +377,11 @@ impl RedisStore {
         let mut submitted = submitted?;
         for _ in 0..MAX_REDIRECTS {
             let (reply, connection) = &mut submitted;
-            let timer = &*connection.shared.edges.timer;
-            match reply.wait(until.map(|until| (until, timer))).await?.into_iter().next() {
+            match reply.wait().await?.into_iter().next() {
                 Some(CheckResult::Closed(left, closed)) => return Ok((left, closed)),
                 Some(CheckResult::Redirected(error)) => {
                     let to = self.redirection(&error, connection);
-                    submitted = self.submit_call(call.clone(), to)?;
+                    submitted = self.submit_call(call.clone(), until, to)?;
                 }
                 other => return Err(failed(other)),
             }
@@ -400,7 +399,7 @@ impl RedisStore {
     ) -> (Vec<Closed>, Result<Left, StoreError>) {
         let (mut closed, mut last) = (Vec::new(), Left::default());
         for _ in 0..most {
-            match self.receive_closed(self.submit_call(call.clone(), None), call, until).await {
+            match self.receive_closed(self.submit_call(call.clone(), until, None), call, until).await {
                 Ok((left, mut swept)) => {
                     closed.append(&mut swept);
                     last = left;

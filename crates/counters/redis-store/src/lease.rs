@@ -17,6 +17,7 @@ use super::{
 use clock::Time;
 use counters::{Batch, Check, CounterId};
 use limit::{Rate, lease::Grant};
+use wire::Patience;
 
 /// The pending reply to a lease or a return of hits.
 pub struct LeaseReply(PendingReply);
@@ -60,14 +61,16 @@ impl RedisStore {
 impl Pool {
     fn send_lease(&self, name: &str, call: LeaseCall) -> Option<LeaseReply> {
         let connection = self.connection(name).ok()?;
-        connection.submit(1, None, |pipeline| pipeline.lease(name, call)).ok().map(LeaseReply)
+        // The counter has hits that were taken, whenever the reply arrives.
+        let patience = if call.takes() { Patience::Unlimited } else { Patience::Timeout };
+        connection.submit(1, patience, |pipeline| pipeline.lease(name, call)).ok().map(LeaseReply)
     }
 }
 
 impl LeaseReply {
     /// The counter, and whether the hits were added; `None` after a failure.
     pub async fn wait(mut self) -> Option<(u64, Grant)> {
-        match self.0.wait(None).await.ok()?.into_iter().next()? {
+        match self.0.wait().await.ok()?.into_iter().next()? {
             CheckResult::Leased(after, grant) => Some((after, grant)),
             _ => None,
         }

@@ -20,7 +20,7 @@ use counters::{Batch, Check, StoreError};
 use faults::panics::{self, Boundary, Panicked, caught};
 use metrics::FailureReason;
 use net::{ServerAddress, backoff::Backoff, edges::Edges};
-use wire::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics};
+use wire::{Bounds, Patience, ServerPool, Shared, client_metrics::ClientMetrics};
 
 pub(super) struct Pool {
     pub(super) servers: ServerPool<RedisBackend, Arc<KeyOwners>>,
@@ -83,7 +83,7 @@ impl Pool {
         let keys = WriteCheck::keys(&servers);
         for connection in self.servers.open_connections() {
             check.probe(&connection.address, &keys, |key| {
-                drop(connection.submit(0, None, |pipeline| pipeline.probe_writes(key)));
+                drop(connection.submit(0, Patience::Timeout, |pipeline| pipeline.probe_writes(key)));
             });
         }
     }
@@ -147,7 +147,7 @@ impl Pool {
             let session = &connection.session;
             if session.is_behind(login)
                 && (again || session.is_untried(login))
-                && connection.submit(0, None, |pipeline| pipeline.log_in(login)).is_ok()
+                && connection.submit(0, Patience::Timeout, |pipeline| pipeline.log_in(login)).is_ok()
             {
                 session.tried(login);
             }

@@ -136,7 +136,7 @@ impl RedisStore {
         if let Some((pool, connection)) = self.one_step(batch)? {
             let counted = |index: &usize| batch.check(*index).hold.is_none();
             let indexes: Indexes = (0..batch.checks().len()).filter(counted).collect();
-            let reply = connection.submit(indexes.len(), batch.until, |pipeline| {
+            let reply = connection.submit(indexes.len(), batch.until.into(), |pipeline| {
                 let checks = indexes.iter().map(|index| guarded_check(pool, batch, batch.check(*index), now));
                 let codes = batch.codes(&indexes);
                 pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>(), &codes);
@@ -239,7 +239,7 @@ impl RedisStore {
             }
         }
         let submitted = groups.into_iter().map(|Group { pool, connection, checks }| {
-            let reply = connection.submit(checks.len(), batch.until, |pipeline| {
+            let reply = connection.submit(checks.len(), batch.until.into(), |pipeline| {
                 checks.iter().for_each(|index| add(pipeline, pool, batch, *index, mode));
             })?;
             Ok(Submitted { checks, reply, connection })
@@ -330,7 +330,7 @@ impl RedisStore {
             Some(group) if mode.is_grouped => group.collect(),
             _ => SmallVec::from_slice(&[redirected.index]),
         };
-        let reply = connection.submit(checks.len(), batch.until, |pipeline| {
+        let reply = connection.submit(checks.len(), batch.until.into(), |pipeline| {
             pipeline.add_alone(asking, |pipeline| add(pipeline, pool, batch, redirected.index, mode));
         })?;
         Ok(Submitted { checks, reply, connection })
@@ -373,8 +373,7 @@ async fn receive_verdicts(
 ) -> Result<Vec<Redirected>, StoreError> {
     let mut redirected = Vec::new();
     for Submitted { checks, reply, connection } in submitted {
-        let timer = &*connection.shared.edges.timer;
-        let results = reply.wait(batch.until.map(|until| (until, timer))).await?;
+        let results = reply.wait().await?;
         assert_eq!(results.len(), checks.len(), "each check has a result");
         for (index, result) in checks.iter().copied().zip(results) {
             match result {

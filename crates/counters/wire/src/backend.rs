@@ -5,11 +5,10 @@ use tokio::sync::oneshot;
 
 use super::Connection;
 use crate::{
-    callers::{Answered, Callers},
+    callers::{Answered, Callers, Patience},
     failure::{Failure, FailureKind},
     framed::{Codec, FramedStream},
 };
-use counters::StoreError;
 
 pub trait Backend: Sized + Send + Sync + 'static {
     type Codec: Codec;
@@ -89,19 +88,13 @@ pub trait Pipeline: Default + Send + 'static {
     }
 
     /// Adds a caller: `fill` adds its checks, and their outcomes come in that order.
-    fn add_caller(&mut self, fill: impl FnOnce(&mut Self)) -> oneshot::Receiver<Answered<Self::CheckResult>> {
+    fn add_caller(
+        &mut self,
+        patience: Patience,
+        fill: impl FnOnce(&mut Self),
+    ) -> oneshot::Receiver<Answered<Self::CheckResult>> {
         let first = self.checks();
         fill(self);
-        self.callers_mut().add(first)
-    }
-
-    /// Answers every waiting caller with an error. The commands stay.
-    fn fail(&mut self, error: &StoreError) {
-        self.callers_mut().fail(error, |_| false);
-    }
-
-    /// Answers the callers for whom a reply is useless after the timeout.
-    fn time_out(&mut self, error: &StoreError) {
-        self.fail(error);
+        self.callers_mut().add(first, patience)
     }
 }

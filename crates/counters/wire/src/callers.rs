@@ -1,6 +1,6 @@
 //! The checks of a pipeline and the callers that wait for their outcomes.
 
-use std::ops::Range;
+use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -11,20 +11,40 @@ use counters::StoreError;
 /// The outcomes of a caller's checks, in the caller's order.
 pub type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
 
+/// How long a caller waits for a reply.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Patience {
+    /// Until its own deadline, while the server answers others.
+    Until(Instant),
+    /// For as long as the server may take.
+    Timeout,
+    /// For any reply, however late: it says what the server did.
+    Unlimited,
+}
+
+impl From<Option<Instant>> for Patience {
+    fn from(until: Option<Instant>) -> Self {
+        until.map_or(Self::Timeout, Self::Until)
+    }
+}
+
 /// Checks and their callers. `C` is what a store needs to find a check's outcome among the replies.
 pub struct Callers<C, O> {
     checks: Vec<C>,
     callers: Vec<Caller<O>>,
+    /// No caller's deadline is earlier.
+    earliest: Option<Instant>,
 }
 
 struct Caller<O> {
     checks: Range<u32>,
+    patience: Patience,
     reply: oneshot::Sender<Answered<O>>,
 }
 
 impl<C, O> Default for Callers<C, O> {
     fn default() -> Self {
-        Self { checks: Vec::new(), callers: Vec::new() }
+        Self { checks: Vec::new(), callers: Vec::new(), earliest: None }
     }
 }
 
@@ -38,9 +58,12 @@ impl<C, O> Callers<C, O> {
     }
 
     /// Adds the caller of all checks from index `first` on.
-    pub(super) fn add(&mut self, first: usize) -> oneshot::Receiver<Answered<O>> {
+    pub(super) fn add(&mut self, first: usize, patience: Patience) -> oneshot::Receiver<Answered<O>> {
         let (reply, receiver) = oneshot::channel();
-        self.callers.push(Caller { checks: index(first)..index(self.checks.len()), reply });
+        if let Patience::Until(until) = patience {
+            self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
+        }
+        self.callers.push(Caller { checks: index(first)..index(self.checks.len()), patience, reply });
         receiver
     }
 
@@ -48,23 +71,62 @@ impl<C, O> Callers<C, O> {
     pub fn complete(&mut self, mut outcome: impl FnMut(&C) -> O) {
         for caller in self.callers.drain(..) {
             let outcomes = caller.checks.map(|check| outcome(at(&self.checks, check))).collect();
-            // A caller may have timed out.
+            // A caller may have left.
             let _ = caller.reply.send(Ok(outcomes));
         }
     }
 
-    /// Fails all callers except those for whose first check `keep` is true.
-    pub fn fail(&mut self, error: &StoreError, keep: impl Fn(&C) -> bool) {
-        let checks = &self.checks;
-        let keep = |caller: &Caller<O>| checks.get(caller.checks.start as usize).is_some_and(&keep);
-        for caller in self.callers.extract_if(.., |caller| !keep(caller)) {
+    pub fn fail(&mut self, error: &StoreError) {
+        self.fail_if(error, |_| true);
+    }
+
+    /// Fails the callers for whom a late reply is useless.
+    pub(super) fn time_out(&mut self, error: &StoreError) {
+        self.fail_if(error, |patience| patience != Patience::Unlimited);
+    }
+
+    /// Fails the callers that wait for as long as the server may take; returns true if there were any.
+    pub(super) fn time_out_without_deadline(&mut self, error: impl FnOnce() -> StoreError) -> bool {
+        let waits = |patience: Patience| patience == Patience::Timeout;
+        let any = self.callers.iter().any(|caller| waits(caller.patience));
+        if any {
+            self.fail_if(&error(), waits);
+        }
+        any
+    }
+
+    /// Fails the callers whose own deadlines have passed.
+    pub(super) fn expire(&mut self, now: Instant, error: impl FnOnce() -> StoreError) {
+        if self.earliest.is_none_or(|earliest| now < earliest) {
+            return;
+        }
+        self.fail_if(&error(), |patience| matches!(patience, Patience::Until(until) if until <= now));
+        let deadlines = self.callers.iter().filter_map(|caller| match caller.patience {
+            Patience::Until(until) => Some(until),
+            Patience::Timeout | Patience::Unlimited => None,
+        });
+        self.earliest = deadlines.min();
+    }
+
+    fn fail_if(&mut self, error: &StoreError, is_failed: impl Fn(Patience) -> bool) {
+        for caller in self.callers.extract_if(.., |caller| is_failed(caller.patience)) {
             let _ = caller.reply.send(Err(error.clone()));
         }
+    }
+
+    pub(super) fn earliest(&self) -> Option<Instant> {
+        self.earliest
+    }
+
+    /// True if nobody waits for its checks any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.callers.is_empty() && !self.checks.is_empty()
     }
 
     /// Removes checks and callers, and keeps the memory.
     pub fn clear(&mut self) {
         self.checks.clear();
         self.callers.clear();
+        self.earliest = None;
     }
 }

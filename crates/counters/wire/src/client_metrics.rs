@@ -32,6 +32,7 @@ pub struct ClientMetrics {
     errors: [AtomicU64; FailureKind::ALL.len()],
     times: Buckets,
     batches: Buckets,
+    lateness: Buckets,
     denied: Mutex<BTreeMap<&'static str, u64>>,
     without_expiry: AtomicU64,
     overloaded: AtomicU64,
@@ -73,15 +74,20 @@ impl ClientMetrics {
         self.batches.add(checks as u64, &CHECKS);
     }
 
-    /// Counts checks that were rejected because the server is overloaded.
+    /// Counts checks that were held back for too long because the server is slow.
     pub fn overloaded(&self, checks: usize, failure: &Failure) {
         self.overloaded.fetch_add(checks as u64, Relaxed);
         self.log("overloaded", failure.server(), failure);
     }
 
-    /// Counts checks that were dropped unsent because their replies would have been too late.
-    pub fn dropped(&self, checks: usize) {
+    /// Counts checks that were dropped unsent because their callers waited no longer.
+    pub fn abandoned(&self, checks: usize) {
         self.late.fetch_add(checks as u64, Relaxed);
+    }
+
+    /// Counts a look for missing replies, and how late it was.
+    pub fn ticked(&self, late: Duration) {
+        self.lateness.add(u64::try_from(late.as_micros()).unwrap_or(u64::MAX), &MICROS);
     }
 
     /// Counts a failure, and logs it unless one of the same kind and server was logged in the last ten seconds.
@@ -144,6 +150,7 @@ impl ClientMetrics {
             shed: [("overloaded", self.overloaded.load(Relaxed)), ("late", self.late.load(Relaxed))],
             operation_time: self.times.distribution(&MICROS, 1e6),
             batch_size: self.batches.distribution(&CHECKS, 1.0),
+            worker_lateness: self.lateness.distribution(&MICROS, 1e6),
             ..PoolUsage::default()
         }
     }

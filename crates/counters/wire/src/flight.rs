@@ -1,4 +1,4 @@
-//! The pipelines in flight on one connection, and the rate at which the server completes them.
+//! The pipelines in flight on one connection.
 
 use std::{
     collections::VecDeque,
@@ -6,22 +6,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clock::timer::after;
+use clock::timer::{Timer, after};
 
 use super::{
     Backend, Pipeline,
     backend::{Reply, Stream},
-    limit::Capacity,
-    queue::Queued,
+    queue::{Queued, Waits},
 };
 use crate::failure::Failure;
 use counters::StoreError;
 
 pub(super) struct Sent<B: Backend> {
     pub(super) pipeline: B::Pipeline,
-    /// When its first caller was added.
-    pub(super) since: Instant,
+    waits: Waits,
+    /// When its commands were written.
+    first_at: Instant,
+    /// When those were that are answered now, if some were sent again.
     pub(super) at: Instant,
+    /// Nothing else was in flight.
+    pub(super) was_alone: bool,
     expected: usize,
     replies: Vec<Reply<B>>,
     /// The replies of the first round, if some commands were sent again.
@@ -31,18 +34,18 @@ pub(super) struct Sent<B: Backend> {
 
 pub(super) struct Flight<B: Backend> {
     sent: VecDeque<Sent<B>>,
-    pub(super) capacity: Capacity,
+    /// The last ones, which wait for the socket.
+    unwritten: usize,
     /// When the server last replied within the timeout.
     pub(super) last_in_time: Instant,
     was_late: bool,
     /// When the last pipeline completed.
-    emptied: Instant,
+    last_answer: Instant,
 }
 
 impl<B: Backend> Flight<B> {
-    pub(super) fn new(timeout: Duration, now: Instant) -> Self {
-        let capacity = Capacity::new(timeout);
-        Self { sent: VecDeque::new(), capacity, last_in_time: now, was_late: false, emptied: now }
+    pub(super) fn new(now: Instant) -> Self {
+        Self { sent: VecDeque::new(), unwritten: 0, last_in_time: now, was_late: false, last_answer: now }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -53,20 +56,39 @@ impl<B: Backend> Flight<B> {
     pub(super) fn push(&mut self, stream: &mut Stream<B>, queued: Queued<B::Pipeline>, now: Instant) {
         if self.sent.is_empty() {
             // Time without anything in flight does not count.
-            let empty = now.duration_since(self.emptied);
+            let empty = now.duration_since(self.last_answer);
             self.last_in_time = if self.was_late { after(self.last_in_time, empty) } else { now };
         }
-        let Queued { pipeline, since } = queued;
+        let Queued { pipeline, mut waits } = queued;
+        waits.for_server.get_or_insert(now);
         let expected = stream.write(|into| B::write(&pipeline, into));
         self.sent.push_back(Sent {
             pipeline,
-            since,
+            waits,
+            first_at: now,
             at: now,
+            was_alone: self.sent.is_empty(),
             expected,
             replies: Vec::with_capacity(expected),
             first: None,
             is_late: false,
         });
+        self.unwritten += 1;
+    }
+
+    /// When the oldest pipeline was sent.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.sent.front().map(|sent| sent.at)
+    }
+
+    /// Everything was written by `now`: a server's time does not begin while this process is kept from writing.
+    fn written(&mut self, now: Instant) {
+        for sent in self.sent.iter_mut().rev().take(mem::take(&mut self.unwritten)) {
+            sent.at = now;
+            if sent.first.is_none() {
+                sent.first_at = now;
+            }
+        }
     }
 
     /// Waits for the oldest pipeline's replies, and removes it. Cancel safe. Must not be called while nothing is in
@@ -74,9 +96,13 @@ impl<B: Backend> Flight<B> {
     pub(super) async fn next_complete(
         &mut self,
         stream: &mut Stream<B>,
+        timer: &dyn Timer,
     ) -> Result<(Sent<B>, Vec<Reply<B>>), Failure> {
         loop {
             stream.flush().await?;
+            if self.unwritten > 0 {
+                self.written(timer.now());
+            }
             let Some(front) = self.sent.front_mut() else { return future::pending().await };
             while front.replies.len() < front.expected {
                 front.replies.push(stream.receive().await?);
@@ -95,40 +121,56 @@ impl<B: Backend> Flight<B> {
             sent.expected = again;
             sent.first = Some(replies);
             self.sent.push_back(sent);
+            self.unwritten += 1;
         }
     }
 
-    /// Records a complete pipeline. `is_pressed` is passed to [`Capacity::record`].
-    pub(super) fn record(&mut self, sent: &Sent<B>, now: Instant, is_pressed: bool) {
-        self.capacity.record(sent.pipeline.checks(), sent.at, now, is_pressed);
-        (self.was_late, self.emptied) = (sent.is_late, now);
+    /// Records a complete pipeline.
+    pub(super) fn record(&mut self, sent: &Sent<B>, now: Instant) {
+        (self.was_late, self.last_answer) = (sent.is_late, now);
         if !sent.is_late {
             self.last_in_time = now;
         }
     }
 
-    /// Fails callers that timed out; returns true if there were any. Their pipelines stay in flight until the replies
-    /// arrive.
-    pub(super) fn expire(&mut self, now: Instant, timeout: Duration, error: impl Fn() -> StoreError) -> bool {
-        let late = |sent: &&mut Sent<B>| !sent.is_late && after(sent.since, timeout) <= now;
-        let mut any = None;
-        for sent in self.sent.iter_mut().filter(late) {
-            sent.is_late = true;
-            sent.pipeline.time_out(any.get_or_insert_with(&error));
+    /// Fails the callers that wait no longer at `seen`: those whose own deadlines have passed, and, with the error
+    /// `timed_out`, those whose server has had its time. It has had the time of a caller with a deadline if it has
+    /// answered nothing else either: what it answers late because it has much to do is in time for who waits longer.
+    /// Returns true if the server was late. The pipelines stay in flight until the replies arrive.
+    pub(super) fn expire(
+        &mut self,
+        seen: Instant,
+        timeout: Duration,
+        timed_out: impl Fn() -> StoreError,
+    ) -> bool {
+        let mut was_late = false;
+        for sent in self.sent.iter_mut().filter(|sent| !sent.is_late) {
+            let Sent { waits, first_at, pipeline, .. } = sent;
+            let silent_since = self.last_answer.max(*first_at);
+            let callers = pipeline.callers_mut();
+            if seen >= after(silent_since, timeout) {
+                (sent.is_late, was_late) = (true, true);
+                callers.time_out(&timed_out());
+                continue;
+            }
+            if seen >= after(*first_at, timeout) {
+                was_late |= callers.time_out_without_deadline(&timed_out);
+            }
+            callers.expire(seen, || waits.error(B::NAME, seen));
         }
-        any.is_some()
+        was_late
     }
 
     /// Fails all callers that time out, and keeps the pipelines of the others.
     pub(super) fn time_out(&mut self, error: &StoreError) {
         for sent in &mut self.sent {
-            sent.pipeline.time_out(error);
+            sent.pipeline.callers_mut().time_out(error);
         }
     }
 
     pub(super) fn fail(&mut self, error: &StoreError) {
         for mut sent in self.sent.drain(..) {
-            sent.pipeline.fail(error);
+            sent.pipeline.callers_mut().fail(error);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The common part of the networked stores: connections to servers, their queues, and pools of them.
 //!
-//! While a pipeline is in flight, new checks join the next one; with nothing in flight nothing waits. If callers are
-//! faster than a server, its rate is measured, and callers beyond what it answers in time are rejected at once. A server
-//! that answers nothing for clearly longer than a stall has failed: the breaker opens, and every caller is rejected until
-//! a probe is answered in time.
+//! While a pipeline is in flight, new checks join the next one; with nothing in flight nothing waits. If a server is known
+//! to be slow, a window bounds what is in flight, and callers that it holds back for too long are rejected. A server that
+//! answers nothing for clearly longer than a stall has failed: the breaker opens, and every caller is rejected until a
+//! probe is answered in time. Nothing of this happens because this process is late.
 //!
 //! This file has the callers' side. `queue` holds the waiting pipelines, `flight` those in flight, `callers` the
-//! callers of one, `indexes` its lists, `limit` the bound on outstanding checks. `run` is a connection's task,
+//! callers of one, `indexes` its lists, `window` the bound on checks in flight. `run` is a connection's task,
 //! `server_pool` the connections to all servers. `transport` connects, `handshake` sends the first commands, `framed`
 //! reads and writes. A store implements `backend`.
 
@@ -23,32 +23,25 @@ mod backend;
 mod callers;
 mod flight;
 mod indexes;
-mod limit;
 mod queue;
 mod run;
 mod server_pool;
+mod window;
 
 use std::{
     fmt::{self, Write as _},
     mem,
     sync::{Arc, Mutex, MutexGuard},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ring::digest::{SHA256, digest};
-use tokio::{
-    sync::{Notify, oneshot},
-    task::yield_now,
-};
+use tokio::sync::{Notify, oneshot};
 
-use self::{
-    backend::CheckResult,
-    queue::{Full, Queue},
-    run::MAX_TICK,
-};
+use self::{backend::CheckResult, queue::Queue};
 pub use self::{
     backend::{Backend, Pipeline},
-    callers::{Answered, Callers},
+    callers::{Answered, Callers, Patience},
     indexes::{Keys, at, at_mut, index},
     server_pool::{ServerPool, WorkerIndexes},
 };
@@ -56,7 +49,6 @@ use crate::{
     client_metrics::ClientMetrics,
     failure::{Failure, FailureKind},
 };
-use clock::timer::{Timer, after};
 use counters::StoreError;
 use faults::mutex::lock;
 use metrics::FailureReason;
@@ -72,8 +64,6 @@ pub struct Connection<B: Backend> {
     pub session: B::Session,
     state: Mutex<ConnectionState<B::Pipeline>>,
     work: Notify,
-    /// The error for callers beyond what the server answers in time.
-    overloaded: StoreError,
 }
 
 /// State that all connections of a pool share.
@@ -93,7 +83,6 @@ pub struct Bounds {
     pub startup_backoff: Backoff,
 }
 
-#[derive(Default)]
 struct ConnectionState<P> {
     queue: Queue<P>,
     /// Set while the breaker is open: the error for every caller.
@@ -104,79 +93,56 @@ struct ConnectionState<P> {
     ended: bool,
 }
 
-pub struct PendingReply<B: Backend> {
-    reply: oneshot::Receiver<Answered<CheckResult<B>>>,
-    deadline: Instant,
-}
+pub struct PendingReply<B: Backend>(oneshot::Receiver<Answered<CheckResult<B>>>);
 
 impl<B: Backend> PendingReply<B> {
-    /// Waits for the reply. The connection has its own timeout; the caller's may be shorter.
-    pub async fn wait(&mut self, until: Option<(Instant, &dyn Timer)>) -> Answered<CheckResult<B>> {
-        let failed =
-            |reason, what| Err(StoreError { reason, message: format!("{}: {what}", B::NAME).into() });
-        let reply = match until {
-            // The connection checks its deadlines in ticks.
-            Some((until, timer)) if until < after(self.deadline, MAX_TICK) => {
-                let reply = timer.timeout_at(until, &mut self.reply);
-                // Boxed: a timer is larger than everything else in this future, and rarely needed.
-                if let Some(reply) = Box::pin(reply).await {
-                    reply
-                } else {
-                    // This process may have been late: a reply that has arrived meanwhile counts.
-                    yield_now().await;
-                    let Ok(reply) = self.reply.try_recv() else {
-                        return failed(FailureReason::Timeout, "no reply within the caller's timeout");
-                    };
-                    Ok(reply)
-                }
-            }
-            _ => (&mut self.reply).await,
-        };
-        reply.unwrap_or_else(|_| failed(FailureReason::Unavailable, "the service is shutting down"))
+    /// Waits for the reply. The connection knows the caller's deadline.
+    pub async fn wait(&mut self) -> Answered<CheckResult<B>> {
+        (&mut self.0).await.unwrap_or_else(|_| {
+            let message = format!("{}: the service is shutting down", B::NAME);
+            Err(StoreError { reason: FailureReason::Unavailable, message: message.into() })
+        })
     }
 }
 
 impl<B: Backend> Connection<B> {
     fn new(address: ServerAddress, shared: Arc<Shared<B>>) -> Self {
-        let timeout = shared.bounds.timeout;
-        let (name, variable) = (B::NAME, B::TIMEOUT);
-        let message = format!(
-            "{name} {address}: overloaded: more checks than it answers within {timeout:?} ({variable})"
-        );
-        let overloaded = StoreError { reason: FailureReason::Overloaded, message: message.into() };
-        let (session, state) = (B::Session::default(), Mutex::default());
-        Self { address, shared, session, state, work: Notify::new(), overloaded }
+        let queue = Queue::new(shared.bounds.timeout);
+        let state = ConnectionState { queue, breaker: None, connected: false, idle: false, ended: false };
+        Self {
+            address,
+            shared,
+            session: B::Session::default(),
+            state: Mutex::new(state),
+            work: Notify::new(),
+        }
     }
 
-    /// Queues a caller that waits until `until`; `fill` adds its `checks` checks. Fails if the breaker is open, the queue
-    /// is full, or the server is overloaded.
+    /// Queues a caller; `fill` adds its `checks` checks. Fails if the breaker is open or the
+    /// queue is full.
     pub fn submit(
         &self,
         checks: usize,
-        until: Option<Instant>,
+        patience: Patience,
         fill: impl FnOnce(&mut B::Pipeline),
     ) -> Result<PendingReply<B>, StoreError> {
         let mut state = self.lock();
         if let Some(error) = &state.breaker {
             return Err(error.clone());
         }
-        let (max, timer) = (self.shared.bounds.max_queued, &*self.shared.edges.timer);
-        match state.queue.admit(checks, until, max, timer) {
-            Ok(()) => {}
-            Err(Full::Overloaded) => return Err(self.overloaded.clone()),
-            Err(Full::Queue) => {
-                drop(state);
-                let message = self.describe(format_args!("queue full: {max} checks ({})", B::MAX_QUEUED));
-                return Err(StoreError { reason: FailureReason::QueueFull, message: message.into() });
-            }
+        let max = self.shared.bounds.max_queued;
+        if !state.queue.admits(checks, max) {
+            drop(state);
+            let message = self.describe(format_args!("queue full: {max} checks ({})", B::MAX_QUEUED));
+            return Err(StoreError { reason: FailureReason::QueueFull, message: message.into() });
         }
-        let (reply, since) = state.queue.add_caller(fill, timer);
+        let reply = state.queue.add_caller(patience, fill, &*self.shared.edges.timer);
         let wake = mem::take(&mut state.idle);
         drop(state);
         if wake {
             self.work.notify_one();
         }
-        Ok(PendingReply { reply, deadline: after(since, self.shared.bounds.timeout) })
+        Ok(PendingReply(reply))
     }
 
     /// Adds commands without a caller to the next pipeline. Does not wake the task: for [`Backend::complete`], after
@@ -214,7 +180,7 @@ impl<B: Backend> Connection<B> {
         let queued = state.queue.drain();
         drop(state);
         for mut queued in queued {
-            queued.pipeline.fail(now);
+            queued.pipeline.callers_mut().fail(now);
         }
     }
 
@@ -225,6 +191,12 @@ impl<B: Backend> Connection<B> {
     fn timed_out(&self) -> Failure {
         let timeout = self.shared.bounds.timeout;
         self.failure(FailureKind::Timeout, format_args!("no reply within {timeout:?} ({})", B::TIMEOUT))
+    }
+
+    fn overloaded(&self) -> Failure {
+        let timeout = self.shared.bounds.timeout;
+        let what = format_args!("overloaded: it answers too few checks within {timeout:?} ({})", B::TIMEOUT);
+        self.failure(FailureKind::Timeout, what)
     }
 
     pub fn failure(&self, kind: FailureKind, what: impl fmt::Display) -> Failure {

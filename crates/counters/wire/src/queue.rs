@@ -1,38 +1,69 @@
-//! The queue of one connection, and the admission of callers.
+//! The queue of one connection.
 //!
-//! Checks join pipelines in the order of their callers. While the connection keeps up there is one open pipeline; if the
-//! server is slow a new one begins every millisecond, so that late ones can be dropped unsent.
+//! Checks join pipelines in the order of their callers. While the connection keeps up there is one open pipeline. If the
+//! window holds them back they are several, so that those that have waited too long can be dropped unsent.
 
 #![expect(clippy::expect_used, reason = "counts of checks in memory; asserts that each is removed once")]
 
 use std::{
     collections::VecDeque,
+    mem,
     time::{Duration, Instant},
 };
 
 use clock::timer::{Timer, after};
+use counters::StoreError;
+use metrics::FailureReason;
 use tokio::sync::oneshot;
 
-use super::{backend::Pipeline, callers::Answered, limit::Bound, part};
+use super::{
+    backend::Pipeline,
+    callers::{Answered, Patience},
+    window::Window,
+};
 
 /// Maximum number of empty pipelines kept for reuse.
 const SPARE: usize = 4;
 
+/// How long a pipeline stays open for more callers while others are in flight.
+const OPEN: Duration = Duration::from_millis(1);
+
 pub(super) struct Queued<P> {
     pub(super) pipeline: P,
+    pub(super) waits: Waits,
+}
+
+/// For whom a pipeline waits: first for this worker, then for the server.
+#[derive(Clone, Copy)]
+pub(super) struct Waits {
     /// When its first caller was added.
     pub(super) since: Instant,
+    /// When it was sent, or the window began to hold it back.
+    pub(super) for_server: Option<Instant>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Full {
-    /// The configured bound on queued checks was reached.
-    Queue,
-    /// The server has more checks than it answers in time.
-    Overloaded,
+impl Waits {
+    /// How long it has waited for the server.
+    pub(super) fn for_server(&self, now: Instant) -> Duration {
+        self.for_server.map_or(Duration::ZERO, |from| now.saturating_duration_since(from))
+    }
+
+    /// True if most of its time was this worker's.
+    fn is_worker_late(&self, now: Instant) -> bool {
+        self.for_server(now) < now.saturating_duration_since(self.since) / 2
+    }
+
+    /// Why a caller's own deadline has passed.
+    pub(super) fn error(&self, store: &str, now: Instant) -> StoreError {
+        let (reason, what) = if self.is_worker_late(now) {
+            (FailureReason::WorkerLate, "this worker was late: it is short of CPU")
+        } else {
+            (FailureReason::Timeout, "no reply")
+        };
+        StoreError { reason, message: format!("{store}: {what} within the caller's timeout").into() }
+    }
 }
 
-#[derive(Default)]
 pub(super) struct Queue<P> {
     /// Oldest first. Callers join the last one.
     pipelines: VecDeque<Queued<P>>,
@@ -41,109 +72,105 @@ pub(super) struct Queue<P> {
     pub(super) checks: usize,
     /// Checks sent and not answered yet.
     pub(super) in_flight: usize,
-    pub(super) bound: Bound,
-    /// Checks rejected since this was last read.
-    pub(super) shed: usize,
+    last_sent: Option<Instant>,
+    pub(super) window: Window,
     spare: Vec<P>,
 }
 
 impl<P: Pipeline> Queue<P> {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            pipelines: VecDeque::new(),
+            sealed: false,
+            checks: 0,
+            in_flight: 0,
+            last_sent: None,
+            window: Window::new(timeout),
+            spare: Vec::new(),
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.pipelines.is_empty()
     }
 
-    /// True if callers wait for room in the window.
-    pub(super) fn is_blocked(&self) -> bool {
-        !self.is_empty() && self.in_flight >= self.bound.window
+    /// What the oldest queued pipeline waits for.
+    pub(super) fn waits(&self) -> Option<Waits> {
+        self.pipelines.front().map(|queued| queued.waits)
     }
 
-    /// When the oldest queued caller was added.
-    pub(super) fn since(&self) -> Option<Instant> {
-        self.pipelines.front().map(|queued| queued.since)
+    /// True if at most `max` checks are queued with these. One caller is always admitted.
+    pub(super) fn admits(&self, checks: usize, max: usize) -> bool {
+        self.checks == 0 || self.checks.saturating_add(checks) <= max
     }
 
-    /// Admits a caller with these checks that waits until `until`. At most `max` checks may be queued, but one caller is
-    /// always admitted.
-    pub(super) fn admit(
-        &mut self,
-        checks: usize,
-        until: Option<Instant>,
-        max: usize,
-        timer: &dyn Timer,
-    ) -> Result<(), Full> {
-        let outstanding = self.checks + self.in_flight;
-        let with_these = outstanding + checks;
-        let full = if outstanding == 0 {
-            return Ok(());
-        } else if self.checks > 0 && self.checks + checks > max {
-            Full::Queue
-        } else if with_these > self.bound.outstanding || self.is_late(with_these, until, timer) {
-            Full::Overloaded
-        } else {
-            return Ok(());
-        };
-        self.shed += checks;
-        Err(full)
-    }
-
-    /// True if this many checks will probably not be answered before `until`.
-    fn is_late(&self, checks: usize, until: Option<Instant>, timer: &dyn Timer) -> bool {
-        let takes = self.bound.time(checks);
-        // The clock is read only when there is a backlog.
-        takes > MILLISECOND && until.is_some_and(|until| after(timer.now(), takes) > until)
-    }
-
-    /// Adds a caller. Returns its pending reply, and when the first caller of its pipeline was added.
+    /// Adds a caller; returns its pending reply.
     pub(super) fn add_caller(
         &mut self,
+        patience: Patience,
         fill: impl FnOnce(&mut P),
         timer: &dyn Timer,
-    ) -> (oneshot::Receiver<Answered<P::CheckResult>>, Instant) {
-        let queued = self.last(timer);
-        let before = queued.pipeline.checks();
-        let reply = queued.pipeline.add_caller(fill);
-        let (since, after) = (queued.since, queued.pipeline.checks());
+    ) -> oneshot::Receiver<Answered<P::CheckResult>> {
+        let pipeline = &mut self.last(timer).pipeline;
+        let before = pipeline.checks();
+        let reply = pipeline.add_caller(patience, fill);
+        let after = pipeline.checks();
         self.checks += after - before;
-        self.sealed = after >= self.bound.pipeline;
-        (reply, since)
+        self.sealed = after >= self.window.pipeline();
+        reply
     }
 
     pub(super) fn last(&mut self, timer: &dyn Timer) -> &mut Queued<P> {
         if self.sealed || self.pipelines.is_empty() {
             self.sealed = false;
             let pipeline = self.spare.pop().unwrap_or_default();
-            self.pipelines.push_back(Queued { pipeline, since: timer.now() });
+            let waits = Waits { since: timer.now(), for_server: None };
+            self.pipelines.push_back(Queued { pipeline, waits });
         }
         self.pipelines.back_mut().expect("one was added where there was none")
     }
 
-    /// Removes the oldest pipeline if it may be sent: at once with nothing in flight, else when it accepts no more
-    /// callers and the window has room.
+    /// Removes the oldest pipeline if it may be sent: if the window has room and, with others in flight, if it accepts no
+    /// more callers.
     pub(super) fn take(&mut self, now: Instant) -> Option<Queued<P>> {
-        let front = self.pipelines.front()?;
-        let checks = front.pipeline.checks();
-        if self.in_flight > 0 {
-            self.sealed |= self.pipelines.len() == 1 && now >= after(front.since, MILLISECOND);
-            let is_sealed = self.sealed || self.pipelines.len() > 1;
-            if !is_sealed || self.in_flight >= self.bound.window {
-                return None;
-            }
+        let checks = self.pipelines.front()?.pipeline.checks();
+        let is_only = self.pipelines.len() == 1;
+        self.sealed |= is_only && self.last_sent.is_some_and(|sent| now >= after(sent, OPEN));
+        if !self.window.admits(self.in_flight, checks) {
+            let held =
+                self.pipelines.iter_mut().rev().map_while(|queued| match &mut queued.waits.for_server {
+                    Some(_) => None,
+                    unset => Some(unset),
+                });
+            held.for_each(|unset| *unset = Some(now));
+            return None;
+        }
+        if self.in_flight > 0 && is_only && !self.sealed {
+            return None;
         }
         self.in_flight += checks;
+        self.last_sent = Some(now);
         self.pop()
     }
 
-    /// Removes the pipelines whose replies would arrive later than `timeout` after their first caller.
-    pub(super) fn take_late(&mut self, now: Instant, timeout: Duration) -> Vec<Queued<P>> {
-        let mut late = Vec::new();
-        while let Some(front) = self.pipelines.front() {
-            let takes = self.bound.time(self.in_flight + front.pipeline.checks());
-            if after(now, takes.min(part(timeout, 2))) < after(front.since, timeout) {
-                break;
-            }
-            late.extend(self.pop());
+    /// Removes the oldest pipeline if the window has held it back for too long.
+    pub(super) fn take_held(&mut self, now: Instant) -> Option<Queued<P>> {
+        let Queued { pipeline, waits } = self.pipelines.front()?;
+        let longest = self.window.longest_hold(waits.for_server?, pipeline.callers().earliest());
+        if waits.for_server(now) < longest { None } else { self.pop() }
+    }
+
+    /// Fails the callers whose own deadlines have passed, and removes the oldest pipelines if nobody waits for them any
+    /// more. Returns the number of their checks.
+    pub(super) fn expire(&mut self, store: &str, now: Instant) -> usize {
+        for Queued { pipeline, waits } in &mut self.pipelines {
+            pipeline.callers_mut().expire(now, || waits.error(store, now));
         }
-        late
+        let before = self.checks;
+        while self.pipelines.front().is_some_and(|queued| queued.pipeline.callers().is_abandoned()) {
+            self.pop();
+        }
+        before - self.checks
     }
 
     fn pop(&mut self) -> Option<Queued<P>> {
@@ -156,9 +183,8 @@ impl<P: Pipeline> Queue<P> {
 
     /// Removes everything; for a connection with nothing in flight.
     pub(super) fn drain(&mut self) -> VecDeque<Queued<P>> {
-        (self.checks, self.sealed) = (0, false);
-        (self.in_flight, self.bound) = (0, Bound::UNKNOWN);
-        std::mem::take(&mut self.pipelines)
+        (self.checks, self.sealed, self.in_flight) = (0, false, 0);
+        mem::take(&mut self.pipelines)
     }
 
     /// Removes a complete pipeline from those in flight, and keeps its memory.
@@ -171,5 +197,3 @@ impl<P: Pipeline> Queue<P> {
         }
     }
 }
-
-const MILLISECOND: Duration = Duration::from_millis(1);

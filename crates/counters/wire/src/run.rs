@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     mem,
-    sync::Arc,
+    sync::{Arc, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -13,12 +13,11 @@ use tokio::task::yield_now;
 use tracing::info;
 
 use super::{
-    Backend, Connection, Pipeline, Shared,
+    Backend, Connection, ConnectionState, Pipeline, Shared,
     backend::{Reply, Stream},
     flight::{Flight, Sent},
-    limit::Bound,
     part,
-    queue::Queued,
+    queue::{Queued, Waits},
 };
 use crate::{
     client_metrics::ClientMetrics,
@@ -33,9 +32,10 @@ use net::backoff::Backoff;
 /// Redis stalls for tens of milliseconds when it forks or a command is slow.
 const STALL: Duration = Duration::from_millis(90);
 
-/// Deadlines are checked every tenth of the timeout, within these bounds.
+/// Missing replies are looked for every tenth of the timeout, within these bounds. A caller's deadline leaves 2 ms for the
+/// answer.
 const MIN_TICK: Duration = Duration::from_millis(1);
-pub(super) const MAX_TICK: Duration = Duration::from_millis(20);
+const MAX_TICK: Duration = Duration::from_millis(2);
 
 /// If pending replies take longer, the connection is reopened: the network may have dropped it silently.
 const MAX_SILENCE: Duration = Duration::from_millis(500);
@@ -105,7 +105,7 @@ impl<B: Backend> Connection<B> {
 
     /// Serves callers on a connection until it fails. While the breaker is open, probes the server on it first.
     async fn serve(&self, mut stream: Stream<B>, backoff: &mut Backoff) -> Result<Infallible, Exit> {
-        let mut flight = Flight::new(self.shared.bounds.timeout, self.now());
+        let mut flight = Flight::new(self.now());
         let Err(exit) = self.serve_flight(&mut stream, &mut flight, backoff).await;
         if let Some(failure) = &exit {
             flight.fail(&failure.to_error(FailureReason::ConnectionLost));
@@ -122,16 +122,13 @@ impl<B: Backend> Connection<B> {
         loop {
             if self.is_breaker_open() {
                 self.probe(stream, flight, backoff).await?;
-                *flight = Flight::new(self.shared.bounds.timeout, self.now());
+                *flight = Flight::new(self.now());
             }
             backoff.reset();
             self.lock().connected = true;
             self.shared.backend.connected(self);
             let exit = self.pump(stream, flight).await;
-            {
-                let mut state = self.lock();
-                (state.queue.in_flight, state.queue.bound) = (0, Bound::UNKNOWN);
-            }
+            self.lock().queue.in_flight = 0;
             exit?;
             let failure = self.timed_out();
             flight.time_out(&failure.to_error(FailureReason::Timeout));
@@ -141,16 +138,18 @@ impl<B: Backend> Connection<B> {
 
     /// Sends and completes pipelines until the server is unresponsive.
     async fn pump(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Exit> {
-        let timeout = self.shared.bounds.timeout;
-        let tick = part(timeout, 10).clamp(MIN_TICK, MAX_TICK);
-        let mut next = self.timer().sleep_until(self.now());
+        let (timeout, timer) = (self.shared.bounds.timeout, self.timer());
+        let mut due = timer.now();
+        let mut next = timer.sleep_until(due);
         loop {
-            if flight.is_empty() {
+            let was_idle = flight.is_empty();
+            if was_idle {
                 self.wait(stream).await?;
             }
-            let now = self.now();
-            if flight.is_empty() {
-                next.as_mut().reset(after(now, tick));
+            let now = timer.now();
+            if was_idle {
+                due = after(now, self.tick());
+                next.as_mut().reset(due);
             }
             self.send(stream, flight, now);
             if flight.is_empty() {
@@ -158,48 +157,54 @@ impl<B: Backend> Connection<B> {
             }
             let complete = tokio::select! {
                 biased;
-                complete = flight.next_complete(stream) => Some(complete?),
+                complete = flight.next_complete(stream, timer) => Some(complete?),
                 () = &mut next => None,
             };
             if let Some((sent, replies)) = complete {
                 self.complete(flight, sent, replies)?;
                 continue;
             }
-            // This process may have been late for lack of CPU: replies that have arrived meanwhile count. A yielded task
-            // is polled again after the sockets.
+            // The time is noted first, then the sockets are polled: a yielded task is polled again after them. So
+            // a reply that is missing then had not arrived by that time, however late this process is.
+            let seen = timer.now();
             yield_now().await;
             while !flight.is_empty()
-                && let Some(complete) = flight.next_complete(stream).now_or_never()
+                && let Some(complete) = flight.next_complete(stream, timer).now_or_never()
             {
                 let (sent, replies) = complete?;
                 self.complete(flight, sent, replies)?;
             }
-            let now = self.now();
-            next.as_mut().reset(after(now, tick));
-            self.expire(flight, now);
+            self.shared.metrics.ticked(seen.saturating_duration_since(due));
+            self.look(flight, seen);
+            due = after(timer.now(), self.tick());
+            next.as_mut().reset(due);
             if !flight.is_empty()
-                && now >= after(after(flight.last_in_time, timeout), STALL.max(part(timeout, 2)))
+                && seen >= after(after(flight.last_in_time, timeout), STALL.max(part(timeout, 2)))
             {
                 return Ok(());
             }
         }
     }
 
+    fn tick(&self) -> Duration {
+        part(self.shared.bounds.timeout, 10).clamp(MIN_TICK, MAX_TICK)
+    }
+
     /// Waits for callers while nothing is in flight, and for more of them within the pipeline window.
     async fn wait(&self, stream: &mut Stream<B>) -> Result<(), Exit> {
         let window = self.shared.bounds.pipeline_window;
         loop {
-            let since = {
+            let waits = {
                 let mut state = self.lock();
                 if state.ended {
                     return Err(None);
                 }
                 state.idle = state.queue.is_empty();
-                state.queue.since()
+                state.queue.waits()
             };
-            match since {
-                Some(since) if !window.is_zero() => {
-                    self.timer().sleep_until(after(since, window)).await;
+            match waits {
+                Some(waits) if !window.is_zero() => {
+                    self.timer().sleep_until(after(waits.since, window)).await;
                     return Ok(());
                 }
                 Some(_) => {
@@ -216,18 +221,16 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Writes the pipelines that may be sent, and drops those that would be late.
+    /// Writes the pipelines that may be sent, and rejects those that the window has held back for too long.
     fn send(&self, stream: &mut Stream<B>, flight: &mut Flight<B>, now: Instant) {
         panics::point("store_exchange");
         let mut state = self.lock();
-        let late = state.queue.take_late(now, self.shared.bounds.timeout);
         while !state.ended
             && let Some(queued) = state.queue.take(now)
         {
             flight.push(stream, queued, now);
         }
-        drop(state);
-        self.drop_late(late);
+        self.reject_held(state, now);
     }
 
     /// Answers the callers of a complete pipeline.
@@ -238,51 +241,55 @@ impl<B: Backend> Connection<B> {
         replies: Vec<Reply<B>>,
     ) -> Result<(), Failure> {
         let Shared { backend, metrics, .. } = &*self.shared;
-        let now = self.now();
-        if sent.pipeline.checks() > 0 {
-            metrics.answered(sent.pipeline.checks(), now.duration_since(sent.at));
+        let (now, checks) = (self.now(), sent.pipeline.checks());
+        if checks > 0 {
+            metrics.answered(checks, now.duration_since(sent.at));
         }
         let completed = backend.complete(self, &mut sent.pipeline, replies);
-        let mut state = self.lock();
-        let shed = mem::take(&mut state.queue.shed);
-        flight.record(&sent, now, shed > 0 || state.queue.is_blocked());
-        state.queue.bound = flight.capacity.bound;
-        state.queue.complete(sent.pipeline);
-        drop(state);
-        if shed > 0 {
-            metrics.overloaded(shed, &Failure::new(FailureKind::Timeout, &*self.overloaded.message));
-        }
+        flight.record(&sent, now);
+        let queue = &mut self.lock().queue;
+        queue.window.answered(checks, sent.at, now, sent.was_alone);
+        queue.complete(sent.pipeline);
         completed
     }
 
-    fn expire(&self, flight: &mut Flight<B>, now: Instant) {
-        let timeout = self.shared.bounds.timeout;
-        let error = || self.timed_out().to_error(FailureReason::Timeout);
-        if flight.expire(now, timeout, error) {
-            self.shared.metrics.failed(&self.timed_out());
+    /// Notes that what is in flight had not been answered by `seen`, and fails the callers that wait no longer.
+    fn look(&self, flight: &mut Flight<B>, seen: Instant) {
+        let Shared { metrics, bounds, .. } = &*self.shared;
+        let mut state = self.lock();
+        if let Some(sent) = flight.oldest() {
+            let in_flight = state.queue.in_flight;
+            state.queue.window.look(seen, sent, in_flight);
         }
-        let late = self.lock().queue.take_late(now, timeout);
-        self.drop_late(late);
+        let abandoned = state.queue.expire(B::NAME, seen);
+        self.reject_held(state, seen);
+        metrics.abandoned(abandoned);
+        if flight.expire(seen, bounds.timeout, || self.timed_out().to_error(FailureReason::Timeout)) {
+            metrics.failed(&self.timed_out());
+        }
     }
 
-    /// Fails callers whose checks were not sent because the replies would be too late.
-    fn drop_late(&self, late: Vec<Queued<B::Pipeline>>) {
-        if late.is_empty() {
-            return;
+    /// Rejects the callers that the window has held back for too long.
+    fn reject_held(&self, mut state: MutexGuard<'_, ConnectionState<B::Pipeline>>, now: Instant) {
+        let Some(first) = state.queue.take_held(now) else { return };
+        let mut held = vec![first];
+        while let Some(next) = state.queue.take_held(now) {
+            held.push(next);
         }
-        let failure =
-            self.failure(FailureKind::Timeout, format_args!("not sent: the reply would be too late"));
-        let error = failure.to_error(FailureReason::Timeout);
-        for mut queued in late {
-            self.shared.metrics.dropped(queued.pipeline.checks());
-            queued.pipeline.fail(&error);
+        drop(state);
+        let failure = self.overloaded();
+        let checks = held.iter().map(|queued| queued.pipeline.checks()).sum();
+        self.shared.metrics.overloaded(checks, &failure);
+        let error = failure.to_error(FailureReason::Overloaded);
+        for Queued { mut pipeline, .. } in held {
+            pipeline.callers_mut().fail(&error);
         }
     }
 
     /// Waits for all pending replies. Callers that wait for late ones receive them.
     async fn finish(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Failure> {
         while !flight.is_empty() {
-            let (mut sent, replies) = flight.next_complete(stream).await?;
+            let (mut sent, replies) = flight.next_complete(stream, self.timer()).await?;
             self.shared.backend.complete(self, &mut sent.pipeline, replies)?;
         }
         stream.drain().await
@@ -322,17 +329,22 @@ impl<B: Backend> Connection<B> {
     /// Fails queued callers that time out while there is no connection.
     async fn fail_late(&self) -> Infallible {
         loop {
-            let since = {
+            let waits = {
                 let mut state = self.lock();
                 state.idle = state.queue.is_empty();
-                state.queue.since()
+                state.queue.waits()
             };
-            match since {
-                None => self.work.notified().await,
-                Some(since) => {
-                    self.timer().sleep_until(after(since, self.shared.bounds.timeout)).await;
-                    self.open_breaker(FailureReason::Timeout, &self.timed_out());
-                }
+            let Some(Waits { since, .. }) = waits else {
+                self.work.notified().await;
+                continue;
+            };
+            self.timer().sleep(self.tick()).await;
+            let now = self.now();
+            if now >= after(since, self.shared.bounds.timeout) {
+                self.open_breaker(FailureReason::Timeout, &self.timed_out());
+            } else {
+                let abandoned = self.lock().queue.expire(B::NAME, now);
+                self.shared.metrics.abandoned(abandoned);
             }
         }
     }

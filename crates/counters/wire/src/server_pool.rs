@@ -179,14 +179,13 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         let current = self.current.load();
         let connections = || current.servers.iter().flat_map(|server| &server.connections);
         let max_queued = self.shared.bounds.max_queued;
-        let max_outstanding = |connection: &Arc<Connection<B>>| {
-            connection.lock().queue.bound.outstanding.min(max_queued) as u64
-        };
         PoolUsage {
             kind,
             breakers_open: connections().filter(|connection| connection.is_breaker_open()).count() as u64,
             queued: connections().map(|connection| connection.lock().queue.checks as u64).sum(),
-            max_outstanding: connections().map(max_outstanding).sum(),
+            max_outstanding: connections()
+                .map(|connection| connection.lock().queue.window.size() as u64)
+                .sum(),
             // The setting has no maximum.
             max_queued: (connections().count() as u64).saturating_mul(max_queued as u64),
             ..self.shared.metrics.usage()

@@ -259,6 +259,7 @@ impl fmt::Display for RequestError {
             Self::Store(error) => f.write_str(match error.reason {
                 FailureReason::Timeout => "counter store: timed out",
                 FailureReason::Overloaded => "counter store: overloaded",
+                FailureReason::WorkerLate => "counter store: not asked in time",
                 FailureReason::QueueFull => "counter store: queue full",
                 FailureReason::Unavailable => "counter store: unavailable",
                 FailureReason::ConnectionLost => "counter store: connection lost",

@@ -153,9 +153,9 @@ rows! { pub REDIS = redis(pools: &[&PoolUsage])
     Gauge "tollgate_redis_queued_checks_max" ["pool"] = each(pools, |pool| pool.max_queued);
         "Maximum number of queued checks; further ones are decided by STORE_FAILURE_POLICY.";
     Gauge "tollgate_redis_outstanding_checks_max" ["pool"] = each(pools, |pool| pool.max_outstanding);
-        "Maximum number of queued and sent checks: the measured number that Redis answers within REDIS_TIMEOUT.";
+        "Maximum number of sent and unanswered checks: 65536 a connection, fewer while Redis is slow.";
     Counter "tollgate_redis_shed_checks_total" ["pool", "reason"] = of_each(pools, |pool| &pool.shed);
-        "Checks that were not sent: overloaded if more were queued than Redis answers in time, late if they were queued too long.";
+        "Checks that were not sent: overloaded if Redis was too slow to answer them in time, late if no caller waited for them any more.";
     Counter "tollgate_redis_errors_total" ["pool", "kind"] = of_each(pools, |pool| &pool.errors); "Failures by kind.";
     Counter "tollgate_redis_command_denied_total" ["pool", "command"] = of_each(pools, |pool| &pool.denied);
         "Commands that Redis denied: missing permission, or unknown command.";
@@ -164,6 +164,8 @@ rows! { pub REDIS = redis(pools: &[&PoolUsage])
     Histogram "tollgate_redis_operation_seconds" ["pool"] = each(pools, |pool| &pool.operation_time);
         "Pipeline latency, from sending to the last reply.";
     Histogram "tollgate_redis_batch_checks" ["pool"] = each(pools, |pool| &pool.batch_size); "Checks per pipeline.";
+    Histogram "tollgate_redis_worker_lateness_seconds" ["pool"] = each(pools, |pool| &pool.worker_lateness);
+        "Delay of a worker's timers while it waited for Redis: high if this process is short of CPU.";
 }
 
 rows! { pub MEMCACHED = memcached(pool: &PoolUsage)
@@ -176,14 +178,16 @@ rows! { pub MEMCACHED = memcached(pool: &PoolUsage)
     Gauge "tollgate_memcached_queued_checks_max" = pool.max_queued;
         "Maximum number of queued checks; further ones are decided by STORE_FAILURE_POLICY.";
     Gauge "tollgate_memcached_outstanding_checks_max" = pool.max_outstanding;
-        "Maximum number of queued and sent checks: the measured number that memcached answers within MEMCACHE_TIMEOUT.";
+        "Maximum number of sent and unanswered checks: 65536 a connection, fewer while memcached is slow.";
     Counter "tollgate_memcached_shed_checks_total" ["reason"] = pool.shed.map(|(reason, n)| ([reason], n));
-        "Checks that were not sent: overloaded if more were queued than memcached answers in time, late if they were queued too long.";
+        "Checks that were not sent: overloaded if memcached was too slow to answer them in time, late if no caller waited for them any more.";
     Counter "tollgate_memcached_errors_total" ["kind"] = pool.errors.iter().map(|(kind, n)| ([*kind], *n));
         "Failures by kind.";
     Histogram "tollgate_memcached_operation_seconds" = &pool.operation_time;
         "Pipeline latency, from sending to the last reply.";
     Histogram "tollgate_memcached_batch_checks" = &pool.batch_size; "Checks per pipeline.";
+    Histogram "tollgate_memcached_worker_lateness_seconds" = &pool.worker_lateness;
+        "Delay of a worker's timers while it waited for memcached: high if this process is short of CPU.";
 }
 
 rows! { pub LEASES = leases(leases: &LeaseUsage<'_>)

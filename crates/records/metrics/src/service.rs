@@ -211,7 +211,7 @@ mod tests {
         }
         let by_policy: Vec<_> =
             pairs().map(|(policy, why)| service.store_failures(policy, why).get()).collect();
-        assert_eq!(by_policy, (1..=30).collect::<Vec<_>>());
+        assert_eq!(by_policy, (1..=35).collect::<Vec<_>>());
         assert_eq!(Method::ALL.map(|method| service.requests(method).get()), [1, 2]);
         assert_eq!(RejectReason::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4, 5, 6]);
         let sum = |method| service.response_time(method).snapshot().sum;

@@ -36,9 +36,9 @@ pub struct PoolUsage {
     pub breakers_open: u64,
     pub queued: u64,
     pub max_queued: u64,
-    /// Bound on outstanding checks, queued and in flight: the number that the servers answer in time, as measured.
+    /// Bound on checks in flight: lower while a server is slow.
     pub max_outstanding: u64,
-    /// Checks that were not sent: `overloaded` failed at once, `late` waited too long.
+    /// Checks that were not sent: `overloaded` were held back for a slow server, of `late` no caller waited any more.
     pub shed: [(&'static str, u64); 2],
     pub errors: Vec<(&'static str, u64)>,
     /// The last failure of a server: its address, what was seen, and advice.
@@ -50,6 +50,8 @@ pub struct PoolUsage {
     /// Seconds from sending a pipeline to its last reply.
     pub operation_time: Distribution,
     pub batch_size: Distribution,
+    /// Seconds by which workers were late to look for replies.
+    pub worker_lateness: Distribution,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -131,8 +133,10 @@ text::named! {
     pub enum FailureReason {
         Timeout = "timeout",
         QueueFull = "queue_full",
-        /// More checks were queued than the server answers within the timeout.
+        /// The server is slow: a check was held back for longer than it could be answered in time.
         Overloaded = "overloaded",
+        /// The caller's timeout passed while this process had no CPU for the request.
+        WorkerLate = "worker_late",
         /// The breaker is open: the server failed before and has not recovered yet.
         Unavailable = "unavailable",
         /// The connection broke before the reply.

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use crate::reply::Text;
 use counters::StoreError;
 use metrics::FailureReason;
-use wire as remote;
 use wire::framed::Codec;
+use wire::{self as remote, Patience};
 
 type Answered = remote::Answered<CheckResult>;
 
@@ -17,7 +17,9 @@ type Answered = remote::Answered<CheckResult>;
 fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Receiver<Answered>>) {
     let mut pipeline = MemcachedPipeline::default();
     let add_caller = |checks: &&[(&str, Hits)]| {
-        pipeline.add_caller(|pipeline| checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61)))
+        pipeline.add_caller(Patience::Timeout, |pipeline| {
+            checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61))
+        })
     };
     let received = callers.iter().map(add_caller).collect();
     (pipeline, received)
@@ -126,7 +128,7 @@ fn an_invalid_counter_fails_only_its_callers() {
 fn every_caller_receives_the_error_of_a_lost_pipeline() {
     let (mut pipeline, received) = pipeline(&[&[("a", READ)], &[("b", READ)]]);
     let error = StoreError { reason: FailureReason::Timeout, message: "late".into() };
-    pipeline.fail(&error);
+    pipeline.callers_mut().fail(&error);
     for mut received in received {
         assert_eq!(received.try_recv().unwrap().unwrap_err(), error);
     }
@@ -137,7 +139,8 @@ fn a_cleared_pipeline_is_empty() {
     let (mut pipeline, _) = pipeline(&[&[("a", Hits::Take(1))]]);
     pipeline.clear();
     assert_eq!((written(&pipeline), pipeline.checks()), (String::new(), 0));
-    let mut received = pipeline.add_caller(|pipeline| pipeline.add("a", Hits::Take(1), 61));
+    let mut received =
+        pipeline.add_caller(Patience::Timeout, |pipeline| pipeline.add("a", Hits::Take(1), 61));
     assert_eq!(written(&pipeline), "incr a 1\r\n");
     pipeline.complete(vec![Reply::Number(9)], |kind, error| Failure::new(kind, error));
     assert_eq!(received.try_recv().unwrap().unwrap()[0].as_ref().ok(), Some(&9));

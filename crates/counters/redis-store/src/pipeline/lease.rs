@@ -57,7 +57,7 @@ impl LeaseCall {
     }
 
     /// True if the reply matters to its caller however late it is: the counter has the hits.
-    pub(super) fn takes(&self) -> bool {
+    pub(in super::super) fn takes(&self) -> bool {
         ptr::eq(self.script, &raw const script::LEASE)
     }
 
@@ -94,7 +94,7 @@ mod tests {
         failure::{Failure, FailureKind},
         pipeline::{CheckResult, Learned, RedisPipeline},
     };
-    use wire::Pipeline;
+    use wire::{Patience, Pipeline};
 
     /// The words of a lease's command, and the results of its reply.
     fn lease(set: Expire, reply: Reply) -> (Vec<String>, Option<CheckResult>, Learned) {
@@ -103,7 +103,7 @@ mod tests {
         let expiry = Expiry { seconds: 60, end: Time::from_seconds(120), set };
         let receipt = Receipt { holder: 7, confirmed: 30, requested: 31 };
         let call = LeaseCall::take("{k}:leases".to_owned(), (5, 100), (id, expiry), receipt);
-        let mut waiting = pipeline.add_caller(|pipeline| pipeline.lease("k", call));
+        let mut waiting = pipeline.add_caller(Patience::Timeout, |pipeline| pipeline.lease("k", call));
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
         assert_eq!(pipeline.replies(), 1);

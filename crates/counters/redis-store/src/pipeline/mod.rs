@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use super::{failure::Failure, login::CurrentLogin};
 use clock::Time;
 use command::{Command, CommandKind};
-use counters::{Check, Closed, CounterId, StoreError};
+use counters::{Check, Closed, CounterId};
 pub use lease::Receipt;
 use limit::{Hits, Verdict, lease::Grant};
 use script_call::{Counts, ScriptCall, is_log};
@@ -119,16 +119,6 @@ impl Pipeline for RedisPipeline {
 
     fn callers_mut(&mut self) -> &mut Callers<PendingCheck, CheckResult> {
         &mut self.callers
-    }
-
-    fn time_out(&mut self, error: &StoreError) {
-        let commands = &self.commands;
-        // The counter has the leased hits, whenever the reply arrives.
-        let takes_ahead = |check: &PendingCheck| match &at(commands, check.command).kind {
-            CommandKind::Lease(call) => call.takes(),
-            _ => false,
-        };
-        self.callers.fail(error, takes_ahead);
     }
 
     fn clear(&mut self) {

@@ -27,6 +27,7 @@ fn pool(kind: StoreKind) -> PoolUsage {
         without_expiry: 23,
         operation_time: Distribution { buckets: vec![(0.001, 19)], count: 20, sum: 0.5 },
         batch_size: Distribution::default(),
+        worker_lateness: Distribution::default(),
     }
 }
 
