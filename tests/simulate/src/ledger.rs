@@ -9,7 +9,7 @@ use crate::{
     checks::{Checks, Invariant},
     limits::{Counter, ENTRY, ENTRY_DIGIT, LimitPlan},
     meters::{Admitted, Meter},
-    plan::{Plan, Scenario},
+    plan::Plan,
     world::{Micros, Process},
 };
 
@@ -123,7 +123,7 @@ impl Ledger {
             last_failure: None,
             failures: 0,
             policy: plan.policy,
-            is_redis_calm: plan.scenario == Scenario::Late,
+            is_redis_calm: plan.only_stops(),
             replicas: plan.replicas.len() as u64,
             is_shared: false,
             began: plan.began,

@@ -293,6 +293,15 @@ impl Plan {
         faults.all(|one| is_of_clocks(one.action)) && self.weather.late == 0
     }
 
+    /// True if replicas get no CPU for a while, and nothing else is wrong.
+    pub fn only_stops(&self) -> bool {
+        let mut faults = self.actions.iter().filter(|one| one.action.is_fault()).peekable();
+        faults.peek().is_some()
+            && faults.all(|one| matches!(one.action, Action::Stop(_)))
+            && self.weather.late == 0
+            && !self.has_skew()
+    }
+
     /// True if the clocks of replicas differ.
     pub fn has_skew(&self) -> bool {
         let steps = |one: &ActionPlan| matches!(one.action, Action::StepClock(..));
