@@ -20,11 +20,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use http::HeaderMap;
 use tokio::{runtime::Builder, task::JoinSet};
 
 use crate::support::{
-    raw::{RawClient, framed},
+    raw::{Exchange, RawClient, framed},
     redis::{Env, Redis, tcp},
     server::{Server, Setup},
     slow::{Pace, Slow},
@@ -217,27 +218,64 @@ fn only_the_load_above_the_rate_of_redis_is_rejected() {
 
 #[test]
 fn a_service_without_cpu_takes_neither_itself_nor_its_redis_for_slow() {
+    const CALLERS: usize = 320;
     let _turn = turn();
     let redis = Redis::single();
     // Redis needs a part of it on a busy machine, and the service gets no CPU for longer.
     let server = service(&redis.env(), "200ms");
-    let patience = Duration::from_secs(20);
-    let load = Steady::start(server.ports.grpc, 2_000, patience, &requests(), &one("control", "v"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let asking = {
+        let (stop, port) = (stop.clone(), server.ports.grpc);
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
+        thread::spawn(move || {
+            runtime.block_on(async {
+                let client = RawClient::connect(port).await.expect("the service takes connections");
+                let bodies: Arc<Vec<_>> = Arc::new(requests().iter().map(framed).collect());
+                let callers: JoinSet<_> = (0..CALLERS)
+                    .map(|caller| {
+                        let (client, bodies, stop) = (client.clone(), bodies.clone(), stop.clone());
+                        ask_until(stop, client, bodies, caller)
+                    })
+                    .collect();
+                callers.join_all().await
+            })
+        })
+    };
     for _ in 0..10 {
+        thread::sleep(Duration::from_millis(100));
         server.process.signal("STOP");
         thread::sleep(Duration::from_millis(300));
         server.process.signal("CONT");
-        thread::sleep(Duration::from_millis(100));
     }
-    let outcome = load.stop();
-    let failed = failed(&outcome);
+    stop.store(true, Relaxed);
+    let failed: Vec<_> = asking.join().expect("the callers do not panic").into_iter().flatten().collect();
     assert!(failed.is_empty(), "{} failed, the first: {:?}", failed.len(), failed[0]);
-    assert_eq!(by_reason(&server), BTreeMap::new());
     let metrics = server.metrics();
     let late = metrics["tollgate_redis_worker_lateness_seconds_sum{pool=\"main\"}"];
     assert!(late > 0.2, "it was late for {late} s");
     let errors = metrics["tollgate_redis_errors_total{pool=\"main\",kind=\"timeout\"}"];
     assert!(errors < 1.0, "Redis was not late: {errors}");
+}
+
+/// Sends requests one after the other, with a minute for each; returns the errors.
+async fn ask_until(
+    stop: Arc<AtomicBool>,
+    mut client: RawClient,
+    bodies: Arc<Vec<Bytes>>,
+    mut next: usize,
+) -> Vec<Exchange> {
+    let mut failed = Vec::new();
+    while !stop.load(Relaxed) {
+        next = (next + 7) % bodies.len();
+        let answered = client.ask(bodies[next].clone(), &a_minute()).await;
+        failed.extend(answered.err());
+    }
+    failed
+}
+
+fn a_minute() -> HeaderMap {
+    let (name, value) = ("grpc-timeout".parse().expect("a name"), "60S".parse().expect("a value"));
+    HeaderMap::from_iter([(name, value)])
 }
 
 #[test]
@@ -253,10 +291,7 @@ fn who_waits_longer_is_answered_by_a_redis_that_is_busy() {
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
     let failed = runtime.block_on(async {
         let client = RawClient::connect(server.ports.grpc).await.expect("the service takes connections");
-        let headers = HeaderMap::from_iter([(
-            "grpc-timeout".parse().expect("a name"),
-            "60S".parse().expect("a value"),
-        )]);
+        let headers = a_minute();
         let asking: JoinSet<_> = bodies
             .into_iter()
             .map(|body| {

@@ -85,8 +85,8 @@ impl ClientMetrics {
         self.late.fetch_add(checks as u64, Relaxed);
     }
 
-    /// Counts a look for missing replies, and how late it was.
-    pub fn ticked(&self, late: Duration) {
+    /// Counts a look for replies that was due, and how late it was.
+    pub fn looked(&self, late: Duration) {
         self.lateness.add(u64::try_from(late.as_micros()).unwrap_or(u64::MAX), &MICROS);
     }
 

@@ -139,8 +139,9 @@ impl<B: Backend> Connection<B> {
     /// Sends and completes pipelines until the server is unresponsive.
     async fn pump(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Exit> {
         let (timeout, timer) = (self.shared.bounds.timeout, self.timer());
-        let mut due = timer.now();
-        let mut next = timer.sleep_until(due);
+        // When to look next for missing replies; `None` once this process was seen to be late for it.
+        let mut due = None;
+        let mut next = timer.sleep_until(timer.now());
         loop {
             let was_idle = flight.is_empty();
             if was_idle {
@@ -148,8 +149,7 @@ impl<B: Backend> Connection<B> {
             }
             let now = timer.now();
             if was_idle {
-                due = after(now, self.tick());
-                next.as_mut().reset(due);
+                next.as_mut().reset(*due.insert(after(now, self.tick())));
             }
             self.send(stream, flight, now);
             if flight.is_empty() {
@@ -160,13 +160,16 @@ impl<B: Backend> Connection<B> {
                 complete = flight.next_complete(stream, timer) => Some(complete?),
                 () = &mut next => None,
             };
+            // The time is noted first, then the sockets are polled: a yielded task is polled again after them. So
+            // a reply that is missing then had not arrived by that time, however late this process is.
+            let seen = timer.now();
+            if let Some(due) = due.take_if(|due| *due <= seen) {
+                self.shared.metrics.looked(seen.duration_since(due));
+            }
             if let Some((sent, replies)) = complete {
                 self.complete(flight, sent, replies)?;
                 continue;
             }
-            // The time is noted first, then the sockets are polled: a yielded task is polled again after them. So
-            // a reply that is missing then had not arrived by that time, however late this process is.
-            let seen = timer.now();
             yield_now().await;
             while !flight.is_empty()
                 && let Some(complete) = flight.next_complete(stream, timer).now_or_never()
@@ -174,10 +177,8 @@ impl<B: Backend> Connection<B> {
                 let (sent, replies) = complete?;
                 self.complete(flight, sent, replies)?;
             }
-            self.shared.metrics.ticked(seen.saturating_duration_since(due));
             self.look(flight, seen);
-            due = after(timer.now(), self.tick());
-            next.as_mut().reset(due);
+            next.as_mut().reset(*due.insert(after(timer.now(), self.tick())));
             if !flight.is_empty()
                 && seen >= after(after(flight.last_in_time, timeout), STALL.max(part(timeout, 2)))
             {
