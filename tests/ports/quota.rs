@@ -89,6 +89,35 @@ fn what_nothing_limits_is_allowed_and_what_nothing_admits_denied() {
 }
 
 #[test]
+fn a_report_of_any_number_harms_nobody() {
+    const MOST: u64 = u64::MAX;
+    each(|setup| {
+        let admin = free_port();
+        let server = setup.env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).start();
+        let mut quotas = Quotas::open(&server);
+        for (allowed, denied) in [(MOST, 0), (0, MOST), (MOST, MOST), (1, 1)] {
+            for bucket in [ANN, &[("shadow", "x")], &[("free", "x")], &[("unknown", "x")]] {
+                quotas.report("edge", &[(bucket, allowed, denied)]);
+            }
+            quotas.report("no such domain", &[(ANN, allowed, denied)]);
+            // Rates are those of the last seconds.
+            quotas.read_for(Duration::from_millis(1100));
+        }
+        for path in ["/api/v1/status", "/api/v1/rules", "/api/v1/top", "/api/v1/refusals"] {
+            let answer = http::get(admin, path);
+            assert_eq!(answer.status, 200, "{path}: {}", String::from_utf8_lossy(&answer.body));
+        }
+        assert!(
+            !server.metrics().iter().any(|(name, n)| name.starts_with("tollgate_panics_total") && *n > 0.0)
+        );
+        quotas.wait_for(ANN, |assigned| assigned == Assigned::Deny);
+        drop(quotas);
+        let log = server.final_log();
+        assert!(!log.contains("panic"), "{log}");
+    });
+}
+
+#[test]
 fn envoys_and_callers_share_one_counter() {
     let server = setup().start();
     let mut quotas = Quotas::open(&server);

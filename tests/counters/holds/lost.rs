@@ -2,12 +2,18 @@
 
 use std::{thread, time::Duration};
 
+use proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, rate_limit_service_client::RateLimitServiceClient,
+};
+use tokio::time::timeout;
+
 use super::{Holder, RULES, setup};
 use crate::support::{
+    client::request,
     eventually, holds,
     proxy::{Proxy, Way},
-    redis::{Cluster, Redis},
-    server::Setup,
+    redis::{Cluster, Redis, tcp},
+    server::{Server, Setup},
 };
 
 #[test]
@@ -19,7 +25,7 @@ fn a_hold_whose_answer_nobody_got_ends_at_no_cost() {
     assert!(holder.hold(&[("budget", "before")]).is_some());
     redis.freeze();
     // The command is on its way, and the caller does not wait for it.
-    let asked = crate::support::client::request("d", &[&[("budget", "a")]]);
+    let asked = request("d", &[&[("budget", "a")]]);
     assert!(server.ask(asked).is_err());
     redis.thaw();
     let ended = || {
@@ -33,23 +39,44 @@ fn a_hold_whose_answer_nobody_got_ends_at_no_cost() {
     eventually("nothing is queued", || holds(server.count("tollgate_holds_queued") == 0, || "queued"));
 }
 
+/// A request whose caller leaves after 50 ms.
+fn ask_and_leave(server: &Server, asked: RateLimitRequest) {
+    let reset = server.client().call(|channel| async move {
+        let mut client = RateLimitServiceClient::new(channel);
+        timeout(Duration::from_millis(50), client.should_rate_limit(asked)).await
+    });
+    assert!(reset.is_err(), "{reset:?}");
+}
+
+#[test]
+fn a_settle_whose_caller_leaves_is_not_lost_with_its_connection() {
+    let redis = Redis::single();
+    let proxy = Proxy::to(redis.port);
+    let server = setup().redis(&tcp(&proxy.address())).env("REDIS_TIMEOUT", "5s").start_healthy();
+    let holder = Holder::of(&server);
+    let id = holder.hold(&[("budget", "a")]).unwrap();
+    // What is sent from now on never arrives.
+    proxy.set(Way::BlackHole);
+    let mut settle = request("d", &[&[("hold_settle", &id)]]);
+    settle.descriptors[0].hits_addend = Some(7);
+    ask_and_leave(&server, settle);
+    proxy.set(Way::Cut);
+    proxy.set(Way::CLEAR);
+    eventually("it is settled", || {
+        let seen = server.ask(request("d", &[&[("budget", "x")]])).map(|_| holder.seen("budget", "a"));
+        holds(seen.as_ref().is_ok_and(|seen| *seen == (7, 0)), || format!("{seen:?}"))
+    });
+}
+
 #[test]
 fn a_caller_that_resets_its_request_holds_nothing() {
     let redis = Redis::single();
-    let proxy = Proxy::to(redis.address().rsplit(':').next().unwrap().parse().unwrap());
-    let server = setup().redis(&crate::support::redis::tcp(&proxy.address())).start_healthy();
+    let proxy = Proxy::to(redis.port);
+    let server = setup().redis(&tcp(&proxy.address())).start_healthy();
     let holder = Holder::of(&server);
     assert!(holder.hold(&[("budget", "before")]).is_some());
     proxy.set(Way::Open(Duration::from_millis(200)));
-    let client = server.client();
-    let reset = client.call(|channel| async move {
-        use proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
-        let asked = crate::support::client::request("d", &[&[("budget", "a")]]);
-        let mut client = RateLimitServiceClient::new(channel);
-        tokio::time::timeout(Duration::from_millis(20), client.should_rate_limit(asked)).await
-    });
-    assert!(reset.is_err(), "{reset:?}");
-    drop(client);
+    ask_and_leave(&server, request("d", &[&[("budget", "a")]]));
     proxy.set(Way::CLEAR);
     // The command and its cancel arrive in any order.
     thread::sleep(Duration::from_millis(500));
@@ -71,7 +98,7 @@ fn settles_wait_for_a_lost_store_and_are_repeated() {
     assert_eq!(server.count("tollgate_holds_queued"), 1);
     redis.thaw();
     eventually("it is settled", || {
-        let seen = holder.0.ask(crate::support::client::request("d", &[&[("budget", "x")]]));
+        let seen = holder.0.ask(request("d", &[&[("budget", "x")]]));
         let seen = seen.map(|_| holder.seen("budget", "a"));
         holds(seen.as_ref().is_ok_and(|seen| *seen == (12, 0)), || format!("{seen:?}"))
     });

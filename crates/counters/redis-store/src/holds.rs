@@ -326,28 +326,29 @@ impl RedisStore {
         self.main.connection_to(&to).map(|connection| (connection, ask))
     }
 
-    /// Closes in each slot, and removes those that have done it.
+    /// Closes in each slot. A slot leaves once it has confirmed that: what of a closing is still to be done is known also
+    /// if nobody waits any more.
     pub(super) async fn close(&self, closing: &mut Closing) -> (Vec<Closed>, Result<(), StoreError>) {
         let id = closing.id.to_string();
         let (mut closed, mut result) = (Vec::new(), Ok(()));
-        let is_slot = |slot: &u16| self.main.slots_of_holds().contains(slot);
-        let slots: SmallVec<[u16; 2]> = closing.slots.drain(..).filter(is_slot).collect();
+        closing.slots.retain(|slot| self.main.slots_of_holds().contains(slot));
         // All are sent before the first reply.
-        let submitted: SmallVec<[_; 2]> = slots
-            .into_iter()
+        let submitted: SmallVec<[_; 2]> = closing
+            .slots
+            .iter()
             .map(|slot| {
-                let base = self.main.names.base_of_holds(slot);
+                let base = self.main.names.base_of_holds(*slot);
                 let call = CloseCall::new(base, self.most_holds, &id, closing);
-                (slot, self.submit_call(call.clone(), None, None), call)
+                (*slot, self.submit_call(call.clone(), None, None), call)
             })
             .collect();
         for (slot, submitted, call) in submitted {
             match self.receive_closed(submitted, &call, None).await {
-                Ok((_, mut of_slot)) => closed.append(&mut of_slot),
-                Err(error) => {
-                    closing.slots.push(slot);
-                    result = Err(error);
+                Ok((_, mut of_slot)) => {
+                    closing.slots.retain(|left| *left != slot);
+                    closed.append(&mut of_slot);
                 }
+                Err(error) => result = Err(error),
             }
         }
         (closed, result)

@@ -241,12 +241,17 @@ impl Limiter {
                 if (closing.close == Close::End) != is_end {
                     return false;
                 }
-                let waits = |slot: &u16| is_end && untaken.contains(&(closing.id.random, *slot));
-                let later: SmallVec<[u16; 2]> = closing.slots.iter().copied().filter(waits).collect();
-                closing.slots.retain(|slot| !later.contains(slot));
-                let is_taken = self.close_one(closing, now).await.is_ok() && later.is_empty();
-                closing.slots.extend(later);
-                is_taken
+                let request = closing.id.random;
+                let waits = |slot: &u16| is_end && untaken.contains(&(request, *slot));
+                if !closing.slots.iter().any(waits) {
+                    return self.close_one(closing, now).await.is_ok();
+                }
+                let mut ready = closing.clone();
+                ready.slots.retain(|slot| !waits(slot));
+                // An error stays with its slots.
+                let _ = self.close_one(&mut ready, now).await;
+                closing.slots.retain(|slot| waits(slot) || ready.slots.contains(slot));
+                false
             }));
             let mut taken = results.await.into_iter();
             let mut ended: SmallVec<[HoldId; 2]> = SmallVec::new();

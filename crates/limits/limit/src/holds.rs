@@ -146,7 +146,8 @@ struct Hold<K, C> {
 
 #[derive(Clone, Debug, Default)]
 struct Reserved {
-    held: u64,
+    /// Exact: a request may hold whatever its caller says, and a shadowed limit refuses none.
+    held: u128,
     /// The holds by the time at which they expire.
     expiring: BTreeSet<Due>,
 }
@@ -184,6 +185,10 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
 
     /// What is held of a counter. Expired holds count until they are swept.
     pub fn held(&self, counter: K) -> u64 {
+        saturated(self.held_exactly(counter))
+    }
+
+    fn held_exactly(&self, counter: K) -> u128 {
         self.counters.get(&counter).map_or(0, |counter| counter.held)
     }
 
@@ -251,10 +256,10 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         {
             let Part { counter, of, limit, estimate, unknown, ttl, is_charged, end, .. } = part;
             let (held, until) = (estimate.unwrap_or(0).min(limit), after(now, ttl));
-            seen.held += held;
+            seen.held = seen.held.saturating_add(held);
             let hold = Hold { index, counter, of, held, unknown, ttl, is_charged, end, until, charged: None };
             let counter = self.counters.entry(counter).or_default();
-            counter.held += held;
+            counter.held += u128::from(held);
             counter.expiring.insert(hold.due(id));
             self.open.insert(hold.due(id));
             self.holds.entry(id).or_default().push(hold);
@@ -272,7 +277,10 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
             let of_counter = self.counters.get(&part.counter).map_or(0, |known| known.expiring.len());
             let mut seen = Seen {
                 spent: spent(part.counter),
-                held: self.held(part.counter) + here.clone().map(|(_, held)| held).sum::<u64>(),
+                held: saturated(
+                    self.held_exactly(part.counter)
+                        + here.clone().map(|(_, held)| u128::from(*held)).sum::<u128>(),
+                ),
                 ..Seen::default()
             };
             let estimate = part.estimate.map(|estimate| estimate.min(part.limit));
@@ -307,9 +315,9 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
     /// The way of a part, if something in it has expired whose end may help.
     #[expect(clippy::option_option, reason = "a way is a counter, or none for the whole ledger")]
     fn expired(&self, part: &Part<K, C>, seen: &Seen) -> Option<Option<K>> {
-        let needed = part
-            .estimate
-            .is_none_or(|estimate| !seen.fits && seen.spent + estimate.min(part.limit) <= part.limit);
+        let needed = part.estimate.is_none_or(|estimate| {
+            !seen.fits && seen.spent.saturating_add(estimate.min(part.limit)) <= part.limit
+        });
         (needed && seen.frees_in == Some(Duration::ZERO)).then(|| self.way(part, seen))
     }
 
@@ -448,7 +456,7 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         }
         self.open.remove(&hold.due(id));
         if let Some(counter) = self.counters.get_mut(&hold.counter) {
-            counter.held -= hold.held;
+            counter.held -= u128::from(hold.held);
             counter.expiring.remove(&hold.due(id));
             if counter.expiring.is_empty() {
                 self.counters.remove(&hold.counter);
@@ -465,7 +473,8 @@ impl<K, C> Part<K, C> {
 
     fn has_room(&self, seen: &Seen) -> bool {
         let estimate = self.estimate.map_or(0, |estimate| estimate.min(self.limit));
-        seen.spent + seen.held + estimate <= self.limit && (self.limit > 0 || self.estimate.is_none())
+        seen.spent.saturating_add(seen.held).saturating_add(estimate) <= self.limit
+            && (self.limit > 0 || self.estimate.is_none())
     }
 }
 
@@ -479,6 +488,11 @@ impl<K: Copy, C: Clone> Hold<K, C> {
         let of = self.of.clone();
         Charge { counter: self.counter, of, how, held: self.held, end: self.end, before, after }
     }
+}
+
+/// What is shown and compared of a sum: no limit is as large.
+fn saturated(sum: u128) -> u64 {
+    u64::try_from(sum).unwrap_or(u64::MAX)
 }
 
 /// Where the clock ends, a hold lasts until then.

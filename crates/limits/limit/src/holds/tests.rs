@@ -323,3 +323,36 @@ fn requests_at_a_time_have_no_cost() {
     charges.extend(ledger.settle(HoldId(3), |_| true, 500, at(11)));
     assert!(charges.len() == 4 && charges.iter().all(|charge| charge.after == 0), "{charges:?}");
 }
+
+#[test]
+fn any_number_of_hits_is_held_and_charged() {
+    let bounds = Bounds { holds: 10_000, holds_of_a_counter: 10_000 };
+    let mut ledger = Ledger::new(bounds);
+    let now = Time::from_seconds(1);
+    let part = |estimate, limit, fit| Part {
+        counter: 0,
+        of: "tokens",
+        limit,
+        estimate,
+        fit,
+        unknown: Unknown::Held,
+        ttl: Duration::from_secs(10),
+        is_charged: true,
+        end: Time::from_seconds(100),
+    };
+    // A shadowed limit refuses nothing, whatever is held and spent.
+    let most = 1 << 53;
+    for id in 0..2_100 {
+        let shadowed = vec![part(Some(u64::MAX), most - 1, Fit::Always)];
+        let (seen, _) = ledger.hold(HoldId(id), shadowed, Refusal::default(), now, |_| u64::MAX, |_| ());
+        assert!(seen[0].holds, "{id}: {seen:?}");
+    }
+    assert_eq!(ledger.held(0), u64::MAX);
+    let enforced = [part(Some(u64::MAX), u64::MAX - 1, Fit::Must), part(None, most, Fit::Must)];
+    let (seen, _) = ledger.look(&enforced, now, |_| u64::MAX, |_| ());
+    assert!(seen.iter().all(|seen| !seen.fits), "{seen:?}");
+    for id in 0..2_100 {
+        ledger.settle(HoldId(id), |_| true, u64::MAX, now);
+    }
+    assert_eq!(ledger.held(0), 0, "what was held is what is released");
+}
