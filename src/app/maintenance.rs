@@ -63,7 +63,7 @@ impl Failing {
     fn sample(&mut self, app: &App) {
         let service = app.stats.service();
         let failed: u64 = OnStoreFailure::ALL.iter().map(|policy| service.decided_by(*policy)).sum();
-        self.note(failed, app.stats.requests_by_code().iter().sum());
+        self.note(failed, app.stats.requests());
     }
 
     /// Called each second, with the numbers since the start.

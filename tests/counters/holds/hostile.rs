@@ -1,5 +1,7 @@
 //! Identities, costs and values that a caller makes up.
 
+use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
+
 use super::{Holder, RULES, id, life::everywhere, setup};
 use crate::support::{client::request, redis::Redis, server::Setup};
 
@@ -31,6 +33,24 @@ fn a_made_up_identity_is_ok_and_changes_nothing() {
         assert_eq!(holder.seen("budget", "a"), (0, 40), "{place}");
         assert!(server.count("tollgate_holds_unknown_ids_total") >= 20, "{place}");
         assert_eq!(server.count("tollgate_holds_settled_total{rule=\"d.budget\"}"), 0, "{place}");
+    });
+}
+
+#[test]
+fn hits_beyond_all_numbers_on_a_counter_with_holds_are_counted() {
+    everywhere(|place, holder, server| {
+        assert!(holder.hold(&[("budget", "a")]).is_some(), "{place}");
+        let mut own = request("d", &[&[("budget", "a")]]);
+        own.descriptors[0].hits_addend = Some(u64::MAX);
+        own.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: u32::MAX, unit: 6 });
+        for _ in 0..3 {
+            // What is spent is beyond any limit, and each is an answer.
+            holder.ask(own.clone());
+            holder.hold(&[("budget", "a")]);
+        }
+        let panics =
+            server.metrics().into_iter().filter(|(name, _)| name.starts_with("tollgate_panics_total"));
+        assert!(panics.map(|(_, times)| times).all(|times| times < 1.0), "{place}");
     });
 }
 

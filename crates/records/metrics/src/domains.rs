@@ -120,7 +120,7 @@ impl Domains {
     pub(super) fn by_code(&self) -> [u64; ResponseCode::ALL.len()] {
         let mut sums = [0_u64; ResponseCode::ALL.len()];
         for (_, counts) in self.counts() {
-            sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
+            sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum = sum.saturating_add(n));
         }
         sums
     }

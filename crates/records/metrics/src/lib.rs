@@ -244,6 +244,11 @@ impl Stats {
         self.domains.by_code()
     }
 
+    /// All requests. Envoys report any number of them, so a sum ends at the greatest.
+    pub fn requests(&self) -> u64 {
+        self.requests_by_code().into_iter().fold(0, u64::saturating_add)
+    }
+
     pub fn max_series(&self) -> usize {
         self.room.max
     }
