@@ -31,7 +31,7 @@ impl From<Option<Instant>> for Patience {
 /// Checks and their callers. `C` is what a store needs to find a check's outcome among the replies.
 pub struct Callers<C, O> {
     checks: Vec<C>,
-    callers: Vec<Caller<O>>,
+    waiting: Vec<Caller<O>>,
     /// No caller's deadline is earlier.
     earliest: Option<Instant>,
 }
@@ -44,7 +44,7 @@ struct Caller<O> {
 
 impl<C, O> Default for Callers<C, O> {
     fn default() -> Self {
-        Self { checks: Vec::new(), callers: Vec::new(), earliest: None }
+        Self { checks: Vec::new(), waiting: Vec::new(), earliest: None }
     }
 }
 
@@ -63,13 +63,13 @@ impl<C, O> Callers<C, O> {
         if let Patience::Until(until) = patience {
             self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
         }
-        self.callers.push(Caller { checks: index(first)..index(self.checks.len()), patience, reply });
+        self.waiting.push(Caller { checks: index(first)..index(self.checks.len()), patience, reply });
         receiver
     }
 
     /// Answers all callers in order.
     pub fn complete(&mut self, mut outcome: impl FnMut(&C) -> O) {
-        for caller in self.callers.drain(..) {
+        for caller in self.waiting.drain(..) {
             let outcomes = caller.checks.map(|check| outcome(at(&self.checks, check))).collect();
             // A caller may have left.
             let _ = caller.reply.send(Ok(outcomes));
@@ -88,7 +88,7 @@ impl<C, O> Callers<C, O> {
     /// Fails the callers that wait for as long as the server may take; returns true if there were any.
     pub(super) fn time_out_without_deadline(&mut self, error: impl FnOnce() -> StoreError) -> bool {
         let waits = |patience: Patience| patience == Patience::Timeout;
-        let any = self.callers.iter().any(|caller| waits(caller.patience));
+        let any = self.waiting.iter().any(|caller| waits(caller.patience));
         if any {
             self.fail_if(&error(), waits);
         }
@@ -101,7 +101,7 @@ impl<C, O> Callers<C, O> {
             return;
         }
         self.fail_if(&error(), |patience| matches!(patience, Patience::Until(until) if until <= now));
-        let deadlines = self.callers.iter().filter_map(|caller| match caller.patience {
+        let deadlines = self.waiting.iter().filter_map(|caller| match caller.patience {
             Patience::Until(until) => Some(until),
             Patience::Timeout | Patience::Unlimited => None,
         });
@@ -109,7 +109,7 @@ impl<C, O> Callers<C, O> {
     }
 
     fn fail_if(&mut self, error: &StoreError, is_failed: impl Fn(Patience) -> bool) {
-        for caller in self.callers.extract_if(.., |caller| is_failed(caller.patience)) {
+        for caller in self.waiting.extract_if(.., |caller| is_failed(caller.patience)) {
             let _ = caller.reply.send(Err(error.clone()));
         }
     }
@@ -120,13 +120,13 @@ impl<C, O> Callers<C, O> {
 
     /// True if nobody waits for its checks any more.
     pub(super) fn is_abandoned(&self) -> bool {
-        self.callers.is_empty() && !self.checks.is_empty()
+        self.waiting.is_empty() && !self.checks.is_empty()
     }
 
     /// Removes checks and callers, and keeps the memory.
     pub fn clear(&mut self) {
         self.checks.clear();
-        self.callers.clear();
+        self.waiting.clear();
         self.earliest = None;
     }
 }

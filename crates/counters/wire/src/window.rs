@@ -117,7 +117,7 @@ impl Window {
         self.trip = match self.trip {
             Some(trip) if took < trip => Some(took),
             // Rises slowly: of a hundred lone pipelines most wait for nothing but the network.
-            Some(trip) if was_alone => Some(trip + (took - trip) / 100),
+            Some(trip) if was_alone => Some(trip + took.saturating_sub(trip) / 100),
             None => Some(took),
             known => known,
         };

@@ -18,7 +18,7 @@ fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Rec
     let mut pipeline = MemcachedPipeline::default();
     let add_caller = |checks: &&[(&str, Hits)]| {
         pipeline.add_caller(Patience::Timeout, |pipeline| {
-            checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61))
+            checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61));
         })
     };
     let received = callers.iter().map(add_caller).collect();

@@ -170,11 +170,9 @@ proptest! {
 fn hits_on_one_key_share_a_command_and_a_read_is_a_get() {
     let mut pipeline = RedisPipeline::default();
     for _ in 0..50 {
-        drop(
-            pipeline.add_caller(Patience::Timeout, |pipeline| {
-                pipeline.count("a", CounterId::of_name("a"), 2, HOUR)
-            }),
-        );
+        drop(pipeline.add_caller(Patience::Timeout, |pipeline| {
+            pipeline.count("a", CounterId::of_name("a"), 2, HOUR);
+        }));
     }
     drop(
         pipeline
@@ -271,7 +269,7 @@ fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
         let mut pipeline = RedisPipeline::default();
         for expiry in [first, second] {
             drop(pipeline.add_caller(Patience::Timeout, |pipeline| {
-                pipeline.count("a", CounterId::of_name("a"), 1, expiry)
+                pipeline.count("a", CounterId::of_name("a"), 1, expiry);
             }));
         }
         let mut bytes = Vec::new();

@@ -84,7 +84,7 @@ proptest! {
         let each = Duration::from_micros(micros);
         let mut server = Server { each, trip: Duration::from_micros(trip), free: Instant::now() };
         let begun = server.free;
-        let (in_time, answered) = serve(&mut window, &mut server, each / load, &[TICK; 3_000]);
+        let (in_time, answered) = serve(&mut window, &mut server, each / load, &vec![TICK; 3_000]);
         let could = (server.free - begun).as_secs_f64() / each.as_secs_f64();
         prop_assert!(window.size() < OPEN);
         #[expect(clippy::cast_precision_loss, reason = "a few hundred thousand checks")]

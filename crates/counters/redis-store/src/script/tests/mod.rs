@@ -244,7 +244,7 @@ fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
             let asked = &mut models[of];
             let id = CounterId::of_name(&names[0]);
             let received = pipeline.add_caller(Patience::Timeout, |pipeline| {
-                pipeline.count_together(id, &group(asked, names, hits))
+                pipeline.count_together(id, &group(asked, names, hits));
             });
             waiting.push((received, decided_together(asked, hits, now)));
         }
@@ -284,7 +284,7 @@ fn a_group_of_a_rejected_request_counts_nothing() {
             let mut checks = group(&models[..of_group], &names, hits);
             checks.extend(alone.map(|(model, key)| model.check(key, one, Member::Alone)));
             let mut received = pipeline.add_caller(Patience::Timeout, |pipeline| {
-                pipeline.count_guarded(&checks, &vec![0; checks.len()])
+                pipeline.count_guarded(&checks, &vec![0; checks.len()]);
             });
             let (group, alone) = models.split_at_mut(of_group);
             let over: Vec<_> = alone.iter().map(|model| model.would_be_over(one, now)).collect();
@@ -332,7 +332,7 @@ fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
                 "{good}: {received:?}"
             );
             let mut received = pipeline.add_caller(Patience::Timeout, |pipeline| {
-                pipeline.count_guarded(&checks, &vec![0; checks.len()])
+                pipeline.count_guarded(&checks, &vec![0; checks.len()]);
             });
             redis.exchange(&mut pipeline, now);
             assert!(matches!(received.try_recv().unwrap().unwrap()[0], CheckResult::Failed(_)), "{good}");
@@ -358,7 +358,7 @@ fn many_callers_with_alternating_hits_are_counted() {
             let hits = Hits::Take(1 + number % 2);
             let checks = group(&models, &names, hits);
             let received = pipeline.add_caller(Patience::Timeout, |pipeline| {
-                pipeline.count_together(CounterId::of_name(&names[0]), &checks)
+                pipeline.count_together(CounterId::of_name(&names[0]), &checks);
             });
             waiting.push((received, decided_together(&mut models, hits, now)));
         }
@@ -439,7 +439,7 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
         }
         let guarded = keys.map(|key| model.check(key, Hits::Take(1), Member::Alone));
         let mut received = pipeline.add_caller(Patience::Timeout, |pipeline| {
-            pipeline.count_guarded(&guarded, &vec![0; guarded.len()])
+            pipeline.count_guarded(&guarded, &vec![0; guarded.len()]);
         });
         redis.exchange(&mut pipeline, now);
         assert!(matches!(received.try_recv().unwrap().unwrap()[0], CheckResult::Failed(_)));
