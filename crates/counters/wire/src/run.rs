@@ -32,10 +32,8 @@ use net::backoff::Backoff;
 /// Redis stalls for tens of milliseconds when it forks or a command is slow.
 const STALL: Duration = Duration::from_millis(90);
 
-/// Missing replies are looked for every tenth of the timeout, within these bounds. A caller's deadline leaves 2 ms for the
-/// answer.
-const MIN_TICK: Duration = Duration::from_millis(1);
-const MAX_TICK: Duration = Duration::from_millis(2);
+/// Missing replies are looked for as often as timers allow: a caller's deadline leaves 2 ms for the answer.
+const TICK: Duration = Duration::from_millis(1);
 
 /// If pending replies take longer, the connection is reopened: the network may have dropped it silently.
 const MAX_SILENCE: Duration = Duration::from_millis(500);
@@ -149,7 +147,7 @@ impl<B: Backend> Connection<B> {
             }
             let now = timer.now();
             if was_idle {
-                next.as_mut().reset(*due.insert(after(now, self.tick())));
+                next.as_mut().reset(*due.insert(after(now, TICK)));
             }
             self.send(stream, flight, now);
             if flight.is_empty() {
@@ -178,17 +176,13 @@ impl<B: Backend> Connection<B> {
                 self.complete(flight, sent, replies)?;
             }
             self.look(flight, seen);
-            next.as_mut().reset(*due.insert(after(timer.now(), self.tick())));
+            next.as_mut().reset(*due.insert(after(timer.now(), TICK)));
             if !flight.is_empty()
                 && seen >= after(after(flight.last_in_time, timeout), STALL.max(part(timeout, 2)))
             {
                 return Ok(());
             }
         }
-    }
-
-    fn tick(&self) -> Duration {
-        part(self.shared.bounds.timeout, 10).clamp(MIN_TICK, MAX_TICK)
     }
 
     /// Waits for callers while nothing is in flight, and for more of them within the pipeline window.
@@ -339,7 +333,7 @@ impl<B: Backend> Connection<B> {
                 self.work.notified().await;
                 continue;
             };
-            self.timer().sleep(self.tick()).await;
+            self.timer().sleep(TICK).await;
             let now = self.now();
             if now >= after(since, self.shared.bounds.timeout) {
                 self.open_breaker(FailureReason::Timeout, &self.timed_out());
