@@ -52,6 +52,9 @@ pub struct InForce {
 /// A schedule repeats every week, but for changes of the clock.
 const LOOKAHEAD: u64 = 8 * 86_400;
 
+/// Within this time, the bounds of all ranges are known, in whatever zone, also where a date is skipped.
+const LOOKBACK: u64 = 86_400 / 2;
+
 /// The range of these that is in force at an instant.
 pub fn in_force(ranges: &[TimeRange], now: Time) -> InForce {
     let now = now.seconds();
@@ -67,7 +70,8 @@ pub fn in_force(ranges: &[TimeRange], now: Time) -> InForce {
     let range = first_at(now);
     let mut bounds: Vec<u64> = spans.iter().flat_map(|(_, begin, end)| [*begin, *end]).collect();
     bounds.sort_unstable();
-    let since = bounds.iter().copied().filter(|bound| *bound <= now).max().unwrap_or(now);
+    let first = now.saturating_sub(LOOKBACK);
+    let since = bounds.iter().copied().filter(|bound| (first..=now).contains(bound)).max().unwrap_or(first);
     // A time is less than 2⁴⁵ seconds after 1970.
     let last = now + LOOKAHEAD;
     let ahead = bounds.into_iter().filter(|bound| (now.saturating_add(1)..last).contains(bound));
@@ -94,9 +98,10 @@ impl TimeRange {
         let rules = &self.zone.data().rules;
         let instant = i64::try_from(now).ok().and_then(|second| Timestamp::from_second(second).ok());
         let today = rules.to_datetime(in_range(instant)).date();
-        // Two days before: a range may end on the next day, and the date itself goes back where a clock is set back.
+        // Days before: a range may end on the next day, the date goes back where a clock is set back, and one is skipped
+        // where the date line moves.
         let day = move |days: i64| in_range(today.checked_add(jiff::Span::new().days(days)).ok());
-        (-2..=9).filter_map(move |days| self.on(rules, day(days)))
+        (-3..=9).filter_map(move |days| self.on(rules, day(days)))
     }
 
     pub(crate) fn on(self, rules: &TimeZone, day: Date) -> Option<(u64, u64)> {

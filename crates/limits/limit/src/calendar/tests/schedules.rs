@@ -102,6 +102,25 @@ fn ranges_are_shown_as_they_are_written() {
     }
 }
 
+#[test]
+fn what_is_in_force_is_so_since_then_also_by_ranges_of_other_zones() {
+    // The last bound of the second range lies within Monday's of the first, which ended two dates ago.
+    let apart = [
+        range("America/Atikokan", Days::range(Weekday::Friday, Weekday::Monday), "00:00", "23:45"),
+        range("Antarctica/Casey", Days::range(Weekday::Friday, Weekday::Tuesday), "00:00", "00:15"),
+    ];
+    // Samoa had no 2011-12-30: the night of the 28th ended a quarter of an hour before the 31st.
+    let night = Days::range(Weekday::Wednesday, Weekday::Wednesday);
+    let samoa = [range("Pacific/Apia", night, "23:45", "23:45")];
+    for (ranges, time) in [(&apart[..], "2068-07-05T05:00:00Z"), (&samoa[..], "2011-12-30T10:00:00Z")] {
+        let found = in_force(ranges, Time::from_seconds(second(time)));
+        assert_eq!(found.range, None);
+        for second in (found.since..second(time)).step_by(60) {
+            assert_eq!(in_force(ranges, Time::from_seconds(second)).range, None, "{second}, {time}");
+        }
+    }
+}
+
 /// True if a range holds, by the clock's times around it.
 fn holds_by_definition(range: TimeRange, now: u64) -> bool {
     let local = |minute: i64| {
