@@ -25,6 +25,7 @@ use http::HeaderMap;
 use tokio::{runtime::Builder, task::JoinSet};
 
 use crate::support::{
+    client::request,
     raw::{Exchange, RawClient, framed},
     redis::{Env, Redis, tcp},
     server::{Server, Setup},
@@ -47,12 +48,26 @@ descriptors:
     rate_limit: {unlimited: true}
 ";
 
+/// Rules, one of which holds beside another limit: two round trips of one request.
+const HELD: &str = "
+domain: d
+descriptors:
+  - key: held
+    rate_limit: {unit: hour, requests_per_unit: 1000000000, hold: {amount: 4, ttl: 60s}}
+  - key: many
+    rate_limit: {unit: year, requests_per_unit: 4000000000}
+";
+
 fn requests() -> Vec<RateLimitRequest> {
     (0..KEYS).map(|key| one("many", &format!("v{key}"))).collect()
 }
 
 fn service(env: &Env, timeout: &str) -> Server {
-    measured(Setup::new().redis(env).env("REDIS_TIMEOUT", timeout).rules("d.yaml", RULES))
+    service_of(RULES, env, timeout)
+}
+
+fn service_of(rules: &str, env: &Env, timeout: &str) -> Server {
+    measured(Setup::new().redis(env).env("REDIS_TIMEOUT", timeout).rules("d.yaml", rules))
 }
 
 /// Starts the service, or another binary to compare with.
@@ -125,7 +140,8 @@ fn a_stall_longer_than_the_timeout_fails_only_late_requests() {
     let _turn = turn();
     let redis = Redis::single();
     let server = service(&redis.env(), "4s");
-    let patience = Duration::from_secs(20);
+    // Whoever gives more than four times the timeout waits for longer.
+    let patience = Duration::from_secs(15);
     let load = Steady::start(server.ports.grpc, 200, patience, &requests(), &one("control", "v"));
     thread::sleep(Duration::from_millis(500));
     let stalls = Instant::now();
@@ -218,11 +234,27 @@ fn only_the_load_above_the_rate_of_redis_is_rejected() {
 
 #[test]
 fn a_service_without_cpu_takes_neither_itself_nor_its_redis_for_slow() {
-    const CALLERS: usize = 320;
     let _turn = turn();
+    assert_nobody_fails_without_cpu(RULES, &requests());
+}
+
+#[test]
+fn nor_does_one_that_holds_beside_another_limit() {
+    let _turn = turn();
+    let requests: Vec<_> = (0..KEYS)
+        .map(|key| format!("v{key}"))
+        .map(|value| request("d", &[&[("held", &value)], &[("many", &value)]]))
+        .collect();
+    assert_nobody_fails_without_cpu(HELD, &requests);
+}
+
+/// Stops and continues a service that many callers ask, each of which has a minute.
+fn assert_nobody_fails_without_cpu(rules: &str, requests: &[RateLimitRequest]) {
+    const CALLERS: usize = 320;
     let redis = Redis::single();
     // Redis needs a part of it on a busy machine, and the service gets no CPU for longer.
-    let server = service(&redis.env(), "200ms");
+    let server = service_of(rules, &redis.env(), "200ms");
+    let bodies: Arc<Vec<_>> = Arc::new(requests.iter().map(framed).collect());
     let stop = Arc::new(AtomicBool::new(false));
     let asking = {
         let (stop, port) = (stop.clone(), server.ports.grpc);
@@ -230,7 +262,6 @@ fn a_service_without_cpu_takes_neither_itself_nor_its_redis_for_slow() {
         thread::spawn(move || {
             runtime.block_on(async {
                 let client = RawClient::connect(port).await.expect("the service takes connections");
-                let bodies: Arc<Vec<_>> = Arc::new(requests().iter().map(framed).collect());
                 let callers: JoinSet<_> = (0..CALLERS)
                     .map(|caller| {
                         let (client, bodies, stop) = (client.clone(), bodies.clone(), stop.clone());

@@ -179,7 +179,7 @@ impl RedisStore {
             batch.expired.extend(expired);
             result?;
         }
-        let (by_slot, deadline) = (self.by_slot(batch), self.deadline(batch));
+        let by_slot = self.by_slot(batch);
         let has_others = batch.checks().iter().any(|check| check.hold.is_none());
         let is_known = batch.is_known_refused();
         // Whoever must not count if a budget refuses looks first, and whoever holds in several slots, which is not one step.
@@ -210,8 +210,7 @@ impl RedisStore {
             return Ok(());
         }
         let step = if batch.hold_id.is_some() { Step::Hold } else { Step::Look };
-        // Both round trips have the time of one.
-        let hold = (step, if has_others || looks { Some(deadline) } else { batch.until });
+        let hold = (step, batch.until);
         let submitted = self.submit_holds(batch, &by_slot, now, hold)?;
         self.receive_holds(batch, now, &by_slot, submitted, hold).await
     }

@@ -336,7 +336,7 @@ impl RedisStore {
         Ok(Submitted { checks, reply, connection })
     }
 
-    pub(super) fn deadline(&self, batch: &Batch) -> Instant {
+    fn deadline(&self, batch: &Batch) -> Instant {
         let own = after(self.edges().timer.now(), self.main.servers.shared.bounds.timeout);
         batch.until.map_or(own, |until| own.min(until))
     }

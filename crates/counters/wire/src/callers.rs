@@ -1,6 +1,6 @@
 //! The checks of a pipeline and the callers that wait for their outcomes.
 
-use std::{ops::Range, time::Instant};
+use std::{cell::LazyCell, ops::Range, time::Instant};
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -20,6 +20,16 @@ pub enum Patience {
     Timeout,
     /// For any reply, however late: it says what the server did.
     Unlimited,
+}
+
+impl Patience {
+    /// The caller's own deadline.
+    pub(super) fn until(self) -> Option<Instant> {
+        match self {
+            Self::Until(until) => Some(until),
+            Self::Timeout | Self::Unlimited => None,
+        }
+    }
 }
 
 impl From<Option<Instant>> for Patience {
@@ -60,9 +70,7 @@ impl<C, O> Callers<C, O> {
     /// Adds the caller of all checks from index `first` on.
     pub(super) fn add(&mut self, first: usize, patience: Patience) -> oneshot::Receiver<Answered<O>> {
         let (reply, receiver) = oneshot::channel();
-        if let Patience::Until(until) = patience {
-            self.earliest = Some(self.earliest.map_or(until, |earliest| earliest.min(until)));
-        }
+        self.earliest = [self.earliest, patience.until()].into_iter().flatten().min();
         self.waiting.push(Caller { checks: index(first)..index(self.checks.len()), patience, reply });
         receiver
     }
@@ -77,41 +85,37 @@ impl<C, O> Callers<C, O> {
     }
 
     pub fn fail(&mut self, error: &StoreError) {
-        self.fail_if(error, |_| true);
+        self.fail_if(|| error.clone(), |_| true);
     }
 
     /// Fails the callers for whom a late reply is useless.
     pub(super) fn time_out(&mut self, error: &StoreError) {
-        self.fail_if(error, |patience| patience != Patience::Unlimited);
-    }
-
-    /// Fails the callers that wait for as long as the server may take; returns true if there were any.
-    pub(super) fn time_out_without_deadline(&mut self, error: impl FnOnce() -> StoreError) -> bool {
-        let waits = |patience: Patience| patience == Patience::Timeout;
-        let any = self.waiting.iter().any(|caller| waits(caller.patience));
-        if any {
-            self.fail_if(&error(), waits);
-        }
-        any
+        self.fail_if(|| error.clone(), |patience| patience != Patience::Unlimited);
     }
 
     /// Fails the callers whose own deadlines have passed.
     pub(super) fn expire(&mut self, now: Instant, error: impl FnOnce() -> StoreError) {
-        if self.earliest.is_none_or(|earliest| now < earliest) {
-            return;
+        if self.earliest.is_some_and(|earliest| earliest <= now) {
+            self.fail_if(error, |patience| patience.until().is_some_and(|until| until <= now));
         }
-        self.fail_if(&error(), |patience| matches!(patience, Patience::Until(until) if until <= now));
-        let deadlines = self.waiting.iter().filter_map(|caller| match caller.patience {
-            Patience::Until(until) => Some(until),
-            Patience::Timeout | Patience::Unlimited => None,
-        });
-        self.earliest = deadlines.min();
     }
 
-    fn fail_if(&mut self, error: &StoreError, is_failed: impl Fn(Patience) -> bool) {
+    /// Fails these callers; returns the number of their checks.
+    pub(super) fn fail_if(
+        &mut self,
+        error: impl FnOnce() -> StoreError,
+        is_failed: impl Fn(Patience) -> bool,
+    ) -> usize {
+        let error = LazyCell::new(error);
+        let mut checks = 0;
         for caller in self.waiting.extract_if(.., |caller| is_failed(caller.patience)) {
-            let _ = caller.reply.send(Err(error.clone()));
+            checks += caller.checks.len();
+            // A caller may have left.
+            let _ = caller.reply.send(Err((*error).clone()));
         }
+        let deadlines = self.waiting.iter().filter_map(|caller| caller.patience.until());
+        self.earliest = deadlines.min();
+        checks
     }
 
     pub(super) fn earliest(&self) -> Option<Instant> {

@@ -11,10 +11,14 @@ use clock::timer::{Timer, after};
 use super::{
     Backend, Pipeline,
     backend::{Reply, Stream},
+    callers::Patience,
     queue::{Queued, Waits},
 };
 use crate::failure::Failure;
 use counters::StoreError;
+
+/// A caller gives a silent server this part of its own time, or the timeout if that is more.
+const GIVEN: u32 = 4;
 
 pub(super) struct Sent<B: Backend> {
     pub(super) pipeline: B::Pipeline,
@@ -39,13 +43,22 @@ pub(super) struct Flight<B: Backend> {
     /// When the server last replied within the timeout.
     pub(super) last_in_time: Instant,
     was_late: bool,
-    /// When the last pipeline completed.
+    /// When the last pipeline completed, or a reply was seen to have arrived.
     last_answer: Instant,
+    /// A reply arrived since the last look.
+    has_replied: bool,
 }
 
 impl<B: Backend> Flight<B> {
     pub(super) fn new(now: Instant) -> Self {
-        Self { sent: VecDeque::new(), unwritten: 0, last_in_time: now, was_late: false, last_answer: now }
+        Self {
+            sent: VecDeque::new(),
+            unwritten: 0,
+            last_in_time: now,
+            was_late: false,
+            last_answer: now,
+            has_replied: false,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -106,6 +119,7 @@ impl<B: Backend> Flight<B> {
             let Some(front) = self.sent.front_mut() else { return future::pending().await };
             while front.replies.len() < front.expected {
                 front.replies.push(stream.receive().await?);
+                self.has_replied = true;
             }
             let Some(mut sent) = self.sent.pop_front() else { continue };
             let replies = mem::take(&mut sent.replies);
@@ -133,30 +147,46 @@ impl<B: Backend> Flight<B> {
         }
     }
 
+    /// This process was kept from its CPU for this time, and perhaps the server from its own too: it does not count.
+    pub(super) fn pause(&mut self, by: Duration) {
+        for sent in &mut self.sent {
+            sent.first_at = after(sent.first_at, by);
+        }
+        self.last_answer = after(self.last_answer, by);
+        self.last_in_time = after(self.last_in_time, by);
+    }
+
     /// Fails the callers that wait no longer at `seen`: those whose own deadlines have passed, and, with the error
-    /// `timed_out`, those whose server has had its time. It has had the time of a caller with a deadline if it has
-    /// answered nothing else either: what it answers late because it has much to do is in time for who waits longer.
-    /// Returns true if the server was late. The pipelines stay in flight until the replies arrive.
+    /// `timed_out`, those whose server has had its time. Whoever has a deadline gives a server time as long as it answers
+    /// anything: what it answers late because it has much to do is in time for who waits longer. Returns true if the server
+    /// was late. The pipelines stay in flight until the replies arrive.
     pub(super) fn expire(
         &mut self,
         seen: Instant,
         timeout: Duration,
         timed_out: impl Fn() -> StoreError,
     ) -> bool {
+        // The commands of one pipeline may take a server longer than the timeout, together.
+        if mem::take(&mut self.has_replied) {
+            self.last_answer = seen;
+        }
         let mut was_late = false;
-        for sent in self.sent.iter_mut().filter(|sent| !sent.is_late) {
-            let Sent { waits, first_at, pipeline, .. } = sent;
-            let silent_since = self.last_answer.max(*first_at);
+        for Sent { waits, first_at, pipeline, is_late, .. } in &mut self.sent {
             let callers = pipeline.callers_mut();
-            if seen >= after(silent_since, timeout) {
-                (sent.is_late, was_late) = (true, true);
-                callers.time_out(&timed_out());
+            callers.expire(seen, || waits.error(B::NAME, seen));
+            if seen < after(*first_at, timeout) {
                 continue;
             }
-            if seen >= after(*first_at, timeout) {
-                was_late |= callers.time_out_without_deadline(&timed_out);
-            }
-            callers.expire(seen, || waits.error(B::NAME, seen));
+            let silent = seen.saturating_duration_since(self.last_answer.max(*first_at));
+            was_late |= silent >= timeout && !mem::replace(is_late, true);
+            let failed = callers.fail_if(&timed_out, |patience| match patience {
+                Patience::Until(until) => {
+                    silent >= timeout.max(until.saturating_duration_since(*first_at) / GIVEN)
+                }
+                Patience::Timeout => true,
+                Patience::Unlimited => false,
+            });
+            was_late |= failed > 0;
         }
         was_late
     }

@@ -118,8 +118,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Queues a caller; `fill` adds its `checks` checks. Fails if the breaker is open or the
-    /// queue is full.
+    /// Queues a caller; `fill` adds its `checks` checks. Fails if the breaker is open or the queue is full.
     pub fn submit(
         &self,
         checks: usize,

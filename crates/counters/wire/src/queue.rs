@@ -55,12 +55,12 @@ impl Waits {
 
     /// Why a caller's own deadline has passed.
     pub(super) fn error(&self, store: &str, now: Instant) -> StoreError {
-        let (reason, what) = if self.is_worker_late(now) {
-            (FailureReason::WorkerLate, "this worker was late: it is short of CPU")
+        let (reason, message) = if self.is_worker_late(now) {
+            (FailureReason::WorkerLate, "the caller's timeout passed while this process was short of CPU")
         } else {
-            (FailureReason::Timeout, "no reply")
+            (FailureReason::Timeout, "no reply within the caller's timeout")
         };
-        StoreError { reason, message: format!("{store}: {what} within the caller's timeout").into() }
+        StoreError { reason, message: format!("{store}: {message}").into() }
     }
 }
 
@@ -137,12 +137,10 @@ impl<P: Pipeline> Queue<P> {
         let is_only = self.pipelines.len() == 1;
         self.sealed |= is_only && self.last_sent.is_some_and(|sent| now >= after(sent, OPEN));
         if !self.window.admits(self.in_flight, checks) {
-            let held =
-                self.pipelines.iter_mut().rev().map_while(|queued| match &mut queued.waits.for_server {
-                    Some(_) => None,
-                    unset => Some(unset),
-                });
-            held.for_each(|unset| *unset = Some(now));
+            // Those before one that is held are held for longer.
+            let fresh = |queued: &&mut Queued<P>| queued.waits.for_server.is_none();
+            let newest = self.pipelines.iter_mut().rev().take_while(fresh);
+            newest.for_each(|queued| queued.waits.for_server = Some(now));
             return None;
         }
         if self.in_flight > 0 && is_only && !self.sealed {
@@ -153,19 +151,31 @@ impl<P: Pipeline> Queue<P> {
         self.pop()
     }
 
-    /// Removes the oldest pipeline if the window has held it back for too long.
-    pub(super) fn take_held(&mut self, now: Instant) -> Option<Queued<P>> {
-        let Queued { pipeline, waits } = self.pipelines.front()?;
-        let longest = self.window.longest_hold(waits.for_server?, pipeline.callers().earliest());
-        if waits.for_server(now) < longest { None } else { self.pop() }
+    /// Fails the callers that the window has held back for too long; returns the number of their checks.
+    pub(super) fn reject_held(&mut self, now: Instant, error: impl Fn() -> StoreError) -> usize {
+        let mut rejected = 0;
+        for Queued { pipeline, waits } in &mut self.pipelines {
+            let Some(held) = waits.for_server.filter(|held| *held < now) else { break };
+            let has_waited = |until| now >= after(held, self.window.longest_hold(held, until));
+            if has_waited(pipeline.callers().earliest()) || has_waited(None) {
+                let is_rejected = |patience: Patience| has_waited(patience.until());
+                rejected += pipeline.callers_mut().fail_if(&error, is_rejected);
+            }
+        }
+        self.drop_abandoned();
+        rejected
     }
 
-    /// Fails the callers whose own deadlines have passed, and removes the oldest pipelines if nobody waits for them any
-    /// more. Returns the number of their checks.
+    /// Fails the callers whose own deadlines have passed; returns the number of checks that need not be sent.
     pub(super) fn expire(&mut self, store: &str, now: Instant) -> usize {
         for Queued { pipeline, waits } in &mut self.pipelines {
             pipeline.callers_mut().expire(now, || waits.error(store, now));
         }
+        self.drop_abandoned()
+    }
+
+    /// Removes the oldest pipelines if nobody waits for them any more; returns the number of their checks.
+    fn drop_abandoned(&mut self) -> usize {
         let before = self.checks;
         while self.pipelines.front().is_some_and(|queued| queued.pipeline.callers().is_abandoned()) {
             self.pop();
@@ -197,3 +207,6 @@ impl<P: Pipeline> Queue<P> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

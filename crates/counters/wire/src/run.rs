@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     mem,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,11 +13,11 @@ use tokio::task::yield_now;
 use tracing::info;
 
 use super::{
-    Backend, Connection, ConnectionState, Pipeline, Shared,
+    Backend, Connection, Pipeline, Shared,
     backend::{Reply, Stream},
     flight::{Flight, Sent},
     part,
-    queue::{Queued, Waits},
+    queue::Waits,
 };
 use crate::{
     client_metrics::ClientMetrics,
@@ -162,7 +162,9 @@ impl<B: Backend> Connection<B> {
             // a reply that is missing then had not arrived by that time, however late this process is.
             let seen = timer.now();
             if let Some(due) = due.take_if(|due| *due <= seen) {
-                self.shared.metrics.looked(seen.duration_since(due));
+                let late = seen.duration_since(due);
+                self.shared.metrics.looked(late);
+                flight.pause(late.saturating_sub(part(timeout, 2)));
             }
             if let Some((sent, replies)) = complete {
                 self.complete(flight, sent, replies)?;
@@ -216,7 +218,7 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    /// Writes the pipelines that may be sent, and rejects those that the window has held back for too long.
+    /// Writes the pipelines that may be sent.
     fn send(&self, stream: &mut Stream<B>, flight: &mut Flight<B>, now: Instant) {
         panics::point("store_exchange");
         let mut state = self.lock();
@@ -225,7 +227,6 @@ impl<B: Backend> Connection<B> {
         {
             flight.push(stream, queued, now);
         }
-        self.reject_held(state, now);
     }
 
     /// Answers the callers of a complete pipeline.
@@ -256,28 +257,16 @@ impl<B: Backend> Connection<B> {
             let in_flight = state.queue.in_flight;
             state.queue.window.look(seen, sent, in_flight);
         }
+        let error = || self.overloaded().to_error(FailureReason::Overloaded);
+        let rejected = state.queue.reject_held(seen, error);
         let abandoned = state.queue.expire(B::NAME, seen);
-        self.reject_held(state, seen);
+        drop(state);
+        if rejected > 0 {
+            metrics.overloaded(rejected, &self.overloaded());
+        }
         metrics.abandoned(abandoned);
         if flight.expire(seen, bounds.timeout, || self.timed_out().to_error(FailureReason::Timeout)) {
             metrics.failed(&self.timed_out());
-        }
-    }
-
-    /// Rejects the callers that the window has held back for too long.
-    fn reject_held(&self, mut state: MutexGuard<'_, ConnectionState<B::Pipeline>>, now: Instant) {
-        let Some(first) = state.queue.take_held(now) else { return };
-        let mut held = vec![first];
-        while let Some(next) = state.queue.take_held(now) {
-            held.push(next);
-        }
-        drop(state);
-        let failure = self.overloaded();
-        let checks = held.iter().map(|queued| queued.pipeline.checks()).sum();
-        self.shared.metrics.overloaded(checks, &failure);
-        let error = failure.to_error(FailureReason::Overloaded);
-        for Queued { mut pipeline, .. } in held {
-            pipeline.callers_mut().fail(&error);
         }
     }
 
@@ -335,6 +324,8 @@ impl<B: Backend> Connection<B> {
             };
             self.timer().sleep(TICK).await;
             let now = self.now();
+            // What has arrived by then is read first.
+            yield_now().await;
             if now >= after(since, self.shared.bounds.timeout) {
                 self.open_breaker(FailureReason::Timeout, &self.timed_out());
             } else {

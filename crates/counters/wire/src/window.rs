@@ -4,8 +4,8 @@
 //! tick the connection notes the time, polls the sockets, and reads what has arrived. What is missing then had not
 //! arrived at the noted time, which is all that [`Window::look`] is told.
 //!
-//! All shares are of the time that a server may take, [`Window::within`]: the round trip, and a part of the rest of the
-//! timeout. The shares were chosen by simulating late workers and slow, stalling and far servers.
+//! The shares of the timeout below leave the round trip aside ([`Window::within`]), so that a far server is not slow. They
+//! were chosen by simulating late workers, and slow, stalling and far servers.
 
 use std::{
     cmp,
