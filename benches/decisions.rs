@@ -83,7 +83,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct Case {
     name: &'static str,
     rules: String,
-    limiter: Limiter,
+    limiter: Arc<Limiter>,
     requests: Vec<Request<'static>>,
     nanos: Vec<f64>,
 }
@@ -107,7 +107,7 @@ impl Case {
         let rules = format!("domain: bench\ndescriptors:\n{rules}");
         Ok(Self {
             name,
-            limiter: limiter(&rules, None)?,
+            limiter: limiter(&rules, None, Arc::default())?,
             requests: (0..RULES).map(request).collect(),
             nanos: Vec::new(),
             rules,
@@ -116,7 +116,7 @@ impl Case {
 
     /// The same, recording top keys and rejections.
     fn noting(self) -> Result<Self, Box<dyn Error>> {
-        Ok(Self { limiter: limiter(&self.rules, Some(recent()))?, ..self })
+        Ok(Self { limiter: limiter(&self.rules, Some(recent()), Arc::default())?, ..self })
     }
 
     /// The same with overrides for this many customers.
@@ -137,13 +137,13 @@ impl Case {
             )?;
         }
         index.add(&draft)?;
-        Ok(Self { limiter: self.limiter.with_overrides(index), ..self })
+        Ok(Self { limiter: limiter(&self.rules, None, index)?, ..self })
     }
 
     fn round(&mut self) {
         let begun = Instant::now();
         for request in self.requests.iter().cycle().take(DECISIONS as usize) {
-            let decided = self.limiter.try_decide(request, self.limiter.now(), None);
+            let decided = self.limiter.try_decide(request, self.limiter.now(), None, None);
             black_box(matches!(decided, Ok(Decided::Answer(_))));
         }
         self.nanos.push(begun.elapsed().as_secs_f64() * 1e9 / f64::from(DECISIONS));
@@ -161,7 +161,11 @@ fn recent() -> Arc<Recent> {
     Arc::new(Recent::new(shards, values, None))
 }
 
-fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn Error>> {
+fn limiter(
+    rules: &str,
+    recent: Option<Arc<Recent>>,
+    overrides: Arc<Index>,
+) -> Result<Arc<Limiter>, Box<dyn Error>> {
     let root = tempfile::tempdir()?;
     fs::create_dir(root.path().join("config"))?;
     fs::write(root.path().join("config/bench.yaml"), rules)?;
@@ -178,10 +182,11 @@ fn limiter(rules: &str, recent: Option<Arc<Recent>>) -> Result<Limiter, Box<dyn 
     let policy = Policy { max_local_keys: 1, ..Policy::default() };
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(10_000_000));
     let limiter = Limiter::new(policy, source, store, None, stats, Arc::new(SystemClock));
-    Ok(match recent {
+    let limiter = limiter.with_overrides(overrides);
+    Ok(Arc::new(match recent {
         Some(recent) => limiter.with_recent(recent),
         None => limiter,
-    })
+    }))
 }
 
 /// Fills a table with a million counters, and measures the growth of the process's memory.

@@ -142,6 +142,7 @@ fn limiter(
     Limiter::new(settings::policy(settings), source, store, over_limit, stats, Arc::new(SystemClock))
         .with_holds(limiter::system_chance(), settings.store.max_holds_queued)
         .with_overrides(keeper.index().clone())
+        .owing(Edges::system().spawn)
 }
 
 /// Rules are published with what counts and notes their hits.

@@ -186,13 +186,11 @@ impl Run {
         let drawn = (self.random.number() >> 11) as f64 / (1_u64 << 53) as f64;
         let key = self.weights.partition_point(|sum| *sum <= drawn).min(KEYS - 1);
         let second = (now.seconds() % 1_000_000) as usize;
-        match replica.limiter.try_decide(&request(&self.names[key]), now, None) {
-            Ok(Decided::Wait(pending)) => {
+        match replica.limiter.try_decide(&request(&self.names[key]), now, None, None) {
+            Ok(Decided::Wait(decision)) => {
                 self.waited += 1;
-                let (limiter, ledger) = (replica.limiter.clone(), self.ledger.clone());
-                replica.edges.start(async move {
-                    note(&ledger, key, second, &limiter.finish(pending, None, None).await);
-                });
+                let ledger = self.ledger.clone();
+                replica.edges.start(async move { note(&ledger, key, second, &decision.await.0) });
             }
             Ok(Decided::Answer(answer)) => note(&self.ledger, key, second, &Ok(answer)),
             Err(error) => note(&self.ledger, key, second, &Err(error)),

@@ -13,6 +13,7 @@ use crate::{
     simulation::Simulation,
     world::Micros,
 };
+use metrics::CallerLeft;
 use overrides::Action;
 
 /// The time after which a change of overrides is in force on all replicas: docs/reference/overrides.md.
@@ -225,6 +226,10 @@ impl Simulation {
             self.hold(Invariant::Leak, queued == 0, || format!("{process} has {queued} queued checks"));
             let closings = replica.limiter.queued_closings();
             self.hold(Invariant::Leak, closings == 0, || format!("{process} has {closings} queued closings"));
+            let owed = replica.limiter.owed();
+            self.hold(Invariant::Leak, owed == 0, || {
+                format!("{process} has {owed} decisions without callers")
+            });
             let tasks = self.world.tasks(process);
             self.hold(Invariant::Leak, tasks <= MAX_TASKS * self.redis.data.len(), || {
                 format!("{process} has {tasks} tasks")
@@ -236,9 +241,13 @@ impl Simulation {
         for replica in self.replicas.iter().flatten() {
             let seen = self.ledger().codes.get(&replica.process).copied().unwrap_or_default();
             let counted = replica.stats.requests_by_code();
-            self.hold(Invariant::Metrics, seen == counted, || {
+            let left = replica.stats.service().callers_left(CallerLeft::Finished).get();
+            // Nobody saw the answers to those who left.
+            let all_seen = seen.iter().zip(counted).all(|(seen, counted)| *seen <= counted);
+            let unseen = counted.iter().sum::<u64>().saturating_sub(seen.iter().sum());
+            self.hold(Invariant::Metrics, all_seen && unseen <= left, || {
                 format!(
-                    "{}: callers saw {seen:?} answers (ok, over limit, error), the metrics {counted:?}",
+                    "{}: callers saw {seen:?} answers (ok, over limit, error), and {left} had left; the metrics {counted:?}",
                     replica.process
                 )
             });

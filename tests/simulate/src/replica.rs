@@ -128,8 +128,10 @@ impl Replica {
             stats.clone(),
             clock.clone(),
         );
-        let limiter =
-            limiter.with_overrides(index.clone()).with_holds(chance_of_ids(plan, process), MAX_QUEUED);
+        let limiter = limiter
+            .with_overrides(index.clone())
+            .with_holds(chance_of_ids(plan, process), MAX_QUEUED)
+            .owing(edges.spawn.clone());
         let limiter = Arc::new(limiter);
         let replica = Self {
             process,

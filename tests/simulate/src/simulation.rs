@@ -297,13 +297,13 @@ impl Simulation {
         }
         self.ledger().asks(caller.limit, time.seconds(), asked);
         let until = replica.edges.timer.now() + std::time::Duration::from_micros(caller.patience);
-        match replica.limiter.try_decide(&request(&key, asked), time, None) {
-            Ok(Decided::Wait(pending)) => {
-                let (limiter, store) = (replica.limiter.clone(), replica.store.clone());
+        match replica.limiter.try_decide(&request(&key, asked), time, Some(until), None) {
+            Ok(Decided::Wait(decision)) => {
+                let store = replica.store.clone();
                 let (ledger, world) = (self.ledger.clone(), self.world.clone());
                 replica.edges.start(async move {
                     let stops = world.stops(sent.process);
-                    let answer = limiter.finish(pending, Some(until), None).await;
+                    let (answer, _) = decision.await;
                     let is_late = world.stops(sent.process) != stops;
                     answered(&ledger, &world, &sent, &answer, store.take_failed().as_ref(), is_late);
                 });

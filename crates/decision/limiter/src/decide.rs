@@ -1,5 +1,5 @@
 //! The two steps of a decision. [`Limiter::try_decide`] plans a request and decides it at once if no check has to wait for
-//! the store; otherwise [`Limiter::finish`] waits, with the same plan and batch.
+//! the store; otherwise [`Waiting`] waits, with the same plan and batch.
 
 use std::{cell::LazyCell, ops::Deref, sync::Arc, time::Instant};
 
@@ -20,6 +20,7 @@ use super::{
     replacement::{self, Replacements},
     request::{OwnedRequest, Request, RequestError},
     response,
+    waiting::Waiting,
 };
 use clock::Time;
 use counters::{Applied, Batch, Check, CounterId, Counting, StoreError};
@@ -33,13 +34,18 @@ const MAX_LOGGED_CHARACTERS: usize = 200;
 
 pub enum Decided {
     Answer(Answer),
-    /// The store has to be waited for: [`Limiter::finish`].
-    Wait(PendingDecision),
+    /// The store has to be waited for.
+    Wait(Waiting),
+}
+
+enum Planning {
+    Decided(Answer),
+    Waits(Pending),
 }
 
 /// A request that waits for the store: first to settle and end holds, then for its decision.
 /// What is large lies behind a pointer, because it is handed through several futures.
-pub struct PendingDecision {
+struct Pending {
     closings: Option<Box<Closings>>,
     /// `None` if it does nothing else.
     waiting: Option<Box<WaitingRequest>>,
@@ -61,28 +67,42 @@ struct WaitingRequest {
 }
 
 impl Limiter {
-    /// Plans a request, and decides it if no check has to wait for the store. Requests that are read together share one
-    /// reading of the clock.
+    /// Plans a request, and decides it if no check has to wait for the store, which it does until its caller gives up.
+    /// Requests that are read together share one reading of the clock.
     ///
     /// # Errors
     /// When the request is invalid, or no rules are loaded. Each error is counted.
     pub fn try_decide(
-        &self,
+        self: &Arc<Self>,
         request: &Request<'_>,
         now: Time,
+        until: Option<Instant>,
         trace: Option<&mut DecisionTrace>,
     ) -> Result<Decided, RequestError> {
-        self.plan_and_try(request, now, trace).inspect_err(|error| self.failed(request, error))
+        let is_traced = trace.is_some();
+        let planned = self.plan_and_try(request, now, trace);
+        match planned.inspect_err(|error| self.failed(request, error))? {
+            Planning::Decided(answer) => Ok(Decided::Answer(answer)),
+            Planning::Waits(pending) => {
+                let limiter = self.clone();
+                let decision = async move {
+                    let mut trace = is_traced.then(Box::<DecisionTrace>::default);
+                    let decided = limiter.finish(pending, until, trace.as_deref_mut()).await;
+                    (decided, trace)
+                };
+                Ok(Decided::Wait(Waiting::new(self.clone(), decision)))
+            }
+        }
     }
 
-    /// Waits for the store until `until`, when the caller gives up, and concludes the decision.
-    pub async fn finish(
+    /// Waits for the store, and concludes the decision.
+    async fn finish(
         &self,
-        pending: PendingDecision,
+        pending: Pending,
         until: Option<Instant>,
         mut trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        let PendingDecision { closings, waiting, descriptors } = pending;
+        let Pending { closings, waiting, descriptors } = pending;
         if let Some(closings) = closings {
             self.close(closings).await;
         }
@@ -97,14 +117,20 @@ impl Limiter {
 
     /// Both steps, for callers that are futures themselves.
     pub async fn decide(
-        &self,
+        self: &Arc<Self>,
         request: &Request<'_>,
         until: Option<Instant>,
         mut trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        match self.try_decide(request, self.now(), trace.as_deref_mut())? {
+        match self.try_decide(request, self.now(), until, trace.as_deref_mut())? {
             Decided::Answer(answer) => Ok(answer),
-            Decided::Wait(pending) => self.finish(pending, until, trace).await,
+            Decided::Wait(waiting) => {
+                let (decided, waited) = waiting.await;
+                if let (Some(trace), Some(waited)) = (trace, waited) {
+                    (trace.wait, trace.failure) = (waited.wait, waited.failure);
+                }
+                decided
+            }
         }
     }
 
@@ -113,7 +139,7 @@ impl Limiter {
         request: &Request<'_>,
         now: Time,
         trace: Option<&mut DecisionTrace>,
-    ) -> Result<Decided, RequestError> {
+    ) -> Result<Planning, RequestError> {
         self.policy.bounds.check(request)?;
         let closings = Closings::of(request, &self.holds, &self.stats);
         let closes = closings.is_some();
@@ -139,7 +165,7 @@ impl Limiter {
         let Some(domain) = domain else {
             // Without limits to wait for, what is left to close goes to the queue.
             drop(closings);
-            return Ok(Decided::Answer(self.answer_unknown_domain(request, scope, &planned)));
+            return Ok(Planning::Decided(self.answer_unknown_domain(request, scope, &planned)));
         };
         if let Some(trace) = trace {
             trace.set_rules(request, domain, &planned.plan);
@@ -157,12 +183,12 @@ impl Limiter {
             let (request, served) = (OwnedRequest::new(request), Arc::clone(served));
             let waiting = WaitingRequest { request, served, domain, replacements, planned, now, token };
             let waiting = Some(Box::new(waiting));
-            return Ok(Decided::Wait(PendingDecision { closings, waiting, descriptors }));
+            return Ok(Planning::Waits(Pending { closings, waiting, descriptors }));
         }
         self.remember_over(batch, now);
         let mut answer = self.answer(&request, scope, Some(domain), &planned, None);
         self.give_hold(&mut answer, token, &planned.batch);
-        Ok(Decided::Answer(answer))
+        Ok(Planning::Decided(answer))
     }
 
     pub(super) fn scope<'a>(
@@ -200,14 +226,14 @@ impl Limiter {
     }
 
     /// A request that only settles or ends.
-    fn only_close(&self, request: &Request<'_>, closings: Option<Closings>, now: Time) -> Decided {
+    fn only_close(&self, request: &Request<'_>, closings: Option<Closings>, now: Time) -> Planning {
         self.show(request, Holding::Nothing, now);
         let left = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let descriptors = request.descriptors.len();
         self.count_closing(request.domain);
         match left {
-            None => Decided::Answer(Answer::closing(descriptors)),
-            closings => Decided::Wait(PendingDecision { closings, waiting: None, descriptors }),
+            None => Planning::Decided(Answer::closing(descriptors)),
+            closings => Planning::Waits(Pending { closings, waiting: None, descriptors }),
         }
     }
 

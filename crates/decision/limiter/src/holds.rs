@@ -378,9 +378,9 @@ impl Limiter {
         }
     }
 
-    /// Waits until what is queued is taken, or `until`. For the shutdown.
+    /// Waits until what is queued is taken and what callers have left is decided, or `until`. For the shutdown.
     pub async fn drain_holds(&self, timer: &dyn Timer, until: Instant) {
-        while self.queued_closings() > 0 && timer.now() < until {
+        while self.queued_closings() + self.owed() > 0 && timer.now() < until {
             timer.sleep(Duration::from_millis(10)).await;
         }
     }

@@ -29,6 +29,7 @@ mod request_log;
 mod response;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::sync::{
     Arc, OnceLock,
@@ -38,7 +39,7 @@ use std::sync::{
 pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
 use clock::{Clock, Time};
 use counters::{MostHolds, Store};
-pub use decide::{Decided, PendingDecision};
+pub use decide::Decided;
 pub use decision_trace::{DecisionTrace, Wait};
 use faults::{OnStoreFailure, log_throttle::LogThrottle};
 use holds::Holds;
@@ -58,6 +59,8 @@ pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestErro
 pub use request_log::{Recorded, RequestLog};
 use rules::{RuleId, RuleSet};
 use rules_source::{Published, Source};
+use waiting::Owed;
+pub use waiting::{Concluded, Waiting};
 
 /// The rules in force, with their statistics.
 pub type Served = Published<Handles>;
@@ -183,6 +186,7 @@ pub struct Limiter {
     /// This replica's [`Share`](limit::Share) of each limit while the store fails; 0 if it is not known.
     share: AtomicU64,
     holds: Holds,
+    owed: Owed,
     /// Recent keys and decisions, if they are recorded.
     recent: Option<Arc<Recent>>,
     observer: Option<Arc<dyn Observer>>,
@@ -211,6 +215,7 @@ impl Limiter {
             over_limit,
             announce: None,
             holds,
+            owed: Owed::default(),
             overrides: Arc::default(),
             stats,
             clock,

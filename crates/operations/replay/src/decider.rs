@@ -26,7 +26,7 @@ const MAX_KEYS: usize = 1 << 28;
 const DECISIONS_PER_SWEEP: u64 = 1 << 16;
 
 pub struct Decider {
-    limiter: Limiter,
+    limiter: Arc<Limiter>,
     store: Arc<MemoryStore>,
     clock: Arc<ManualClock>,
     tally: Arc<Watch>,
@@ -73,6 +73,7 @@ impl Decider {
         );
         // In memory nothing waits to be closed.
         let limiter = limiter.with_holds(chance, 0).with_overrides(overrides).with_observer(tally.clone());
+        let limiter = Arc::new(limiter);
         Self { limiter, store, clock, tally, hold, decided: 0, swept: 0, domains: Vec::new() }
     }
 
@@ -106,7 +107,7 @@ impl Decider {
         if self.decided.is_multiple_of(DECISIONS_PER_SWEEP) {
             self.store.maintain(now);
         }
-        match self.limiter.try_decide(request, now, None)? {
+        match self.limiter.try_decide(request, now, None, None)? {
             Decided::Answer(mut answer) => {
                 if let Some(hold) = answer.hold.take() {
                     hold.delivered();

@@ -4,13 +4,11 @@
 //! Values of descriptors are added only with `TRACING_DESCRIPTOR_VALUES`, because they may identify people. The
 //! attributes of one request are bounded, because spans wait in memory.
 
-use std::{borrow::Cow, fmt::Write, time::Instant};
+use std::{borrow::Cow, fmt::Write, sync::Arc, time::Instant};
 
 use clock::Time;
 use exporters::tracing::{OpenSpan, Value};
-use limiter::{
-    Answer, Code, Decided, DecisionTrace, Descriptor, Limiter, PendingDecision, Request, RequestError,
-};
+use limiter::{Answer, Code, Concluded, Decided, DecisionTrace, Descriptor, Limiter, Request, RequestError};
 use text::{LONGEST, cut};
 
 /// The maximum number of descriptors in a span; requests rarely have more.
@@ -18,14 +16,15 @@ const MOST: usize = 32;
 
 /// [`Limiter::try_decide`], with the attributes of the request and of an answer.
 pub(super) fn try_decide(
-    limiter: &Limiter,
+    limiter: &Arc<Limiter>,
     span: Option<&mut OpenSpan>,
     request: &Request<'_>,
     now: Time,
+    until: Option<Instant>,
 ) -> Result<Decided, RequestError> {
-    let Some(span) = span else { return limiter.try_decide(request, now, None) };
+    let Some(span) = span else { return limiter.try_decide(request, now, until, None) };
     let mut trace = DecisionTrace::default();
-    let decided = limiter.try_decide(request, now, Some(&mut trace));
+    let decided = limiter.try_decide(request, now, until, Some(&mut trace));
     add_request(span, request, &trace);
     if let Ok(Decided::Answer(answer)) = &decided {
         add_decision(span, Some(answer), &trace);
@@ -33,17 +32,12 @@ pub(super) fn try_decide(
     decided
 }
 
-/// [`Limiter::finish`], with the attributes of the answer and of the wait.
-pub(super) async fn finish(
-    limiter: &Limiter,
-    span: Option<&mut OpenSpan>,
-    pending: PendingDecision,
-    until: Option<Instant>,
-) -> Result<Answer, RequestError> {
-    let Some(span) = span else { return limiter.finish(pending, until, None).await };
-    let mut trace = DecisionTrace::default();
-    let decided = limiter.finish(pending, until, Some(&mut trace)).await;
-    add_decision(span, decided.as_ref().ok(), &trace);
+/// Adds the attributes of a decision that has waited, and of its wait.
+pub(super) fn concluded(span: Option<&mut OpenSpan>, concluded: Concluded) -> Result<Answer, RequestError> {
+    let (decided, trace) = concluded;
+    if let (Some(span), Some(trace)) = (span, trace) {
+        add_decision(span, decided.as_ref().ok(), &trace);
+    }
     decided
 }
 

@@ -66,7 +66,7 @@ pub use self::{
     quotas::{QuotaRefused, Quotas},
     rule::RuleStats,
     service::{
-        AdminChanges, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
+        AdminChanges, CallerLeft, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
         RejectReason, ServiceStats, Unauthorized,
     },
     shard::{Counter, ShardCount},

@@ -5,7 +5,9 @@ use std::env::consts::{ARCH, OS};
 use super::{
     HoldBound, HoldEnd, LeaseUsage, PoolUsage, QuotaRefused, ResponseCode, Stats, StoreKind, StoreUsage,
     domains::UNMATCHED_DESCRIPTORS,
-    service::{ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, Unauthorized},
+    service::{
+        CallerLeft, ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, Unauthorized,
+    },
 };
 use crate::{FailureReason, Samples, Value, log_lines_dropped, rows};
 use faults::{OnStoreFailure, mutex::lock, panics};
@@ -91,6 +93,9 @@ rows! { pub SERVICE = service(stats: &Stats)
     Counter "tollgate_grpc_peer_errors_total" ["reason"]
         = PeerError::ALL.map(|reason| ([reason.name()], stats.service.peer_errors(reason).get()));
         "gRPC connections closed by the service because of HTTP/2 protocol errors or a flood of frames.";
+    Counter "tollgate_callers_left_total" ["decision"]
+        = CallerLeft::ALL.map(|left| ([left.name()], stats.service.callers_left(left).get()));
+        "Requests whose caller left while they waited for the store: finished without it; dropped beyond a bound.";
     Counter "tollgate_holds_settled_total" ["rule"]
         = stats.holds.by_rule().iter().map(|rule| ([&*rule.full_key], rule.settled.get()));
         "Holds settled at their cost before they ended or expired.";

@@ -29,6 +29,15 @@ text::named! {
 }
 
 text::named! {
+    /// What became of a decision whose caller left while it waited for the store.
+    pub enum CallerLeft {
+        Finished = "finished",
+        /// Too many were.
+        Dropped = "dropped",
+    }
+}
+
+text::named! {
     pub enum Port {
         /// Rate limit requests over gRPC.
         Grpc = "grpc",
@@ -118,6 +127,7 @@ pub struct ServiceStats {
     connections_refused: [[Counter; ConnectionRefused::ALL.len()]; Port::ALL.len()],
     connections_closed_by_us: [[Counter; ConnectionClosed::ALL.len()]; Port::ALL.len()],
     peer_errors: [Counter; PeerError::ALL.len()],
+    callers_left: [Counter; CallerLeft::ALL.len()],
     requests: [Counter; Method::ALL.len()],
     response_time: [Histogram; Method::ALL.len()],
     refused: [Counter; RejectReason::ALL.len()],
@@ -164,6 +174,7 @@ impl ServiceStats {
         connections_closed_by_us(port: Port, reason: ConnectionClosed) -> Counter;
         /// gRPC connections closed because of what their peers sent.
         peer_errors(reason: PeerError) -> Counter;
+        callers_left(decision: CallerLeft) -> Counter;
         requests(method: Method) -> Counter;
         response_time(method: Method) -> Histogram;
         refused(reason: RejectReason) -> Counter;

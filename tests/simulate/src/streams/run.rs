@@ -1,9 +1,9 @@
 //! Streams ask, run and end: as Envoy with its clients does it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use clock::Clock as _;
-use limiter::{Code, Decided, Descriptor, Entry, Request};
+use clock::{Clock as _, timer::Timer};
+use limiter::{Answer, Code, Decided, Descriptor, Entry, Request, RequestError, Waiting};
 
 use super::{
     ledger::{Account, Costs, Part, Phase, Stream},
@@ -92,21 +92,15 @@ impl Simulation {
         let may_be_split = keys.len() > 1 && self.plan.topology == Topology::Cluster;
         let request = Request { domain: "sim", descriptors: descriptors.collect(), ..Request::default() };
         let leaves = leaves_after.map(|after| replica.edges.timer.now() + Duration::from_micros(after));
-        let (limiter, timer) = (replica.limiter.clone(), replica.edges.timer.clone());
-        let decided = limiter.try_decide(&request, time, None);
+        let timer = replica.edges.timer.clone();
+        let decided = replica.limiter.try_decide(&request, time, Some(until), None);
         let store = replica.store.clone();
         let (streams, ledger, world) = (self.streams.clone(), self.ledger.clone(), self.world.clone());
         replica.edges.start(async move {
             let answer = match decided {
                 Ok(Decided::Answer(answer)) => Some(Ok(answer)),
                 Err(error) => Some(Err(error)),
-                Ok(Decided::Wait(pending)) => {
-                    let finish = limiter.finish(pending, Some(until), None);
-                    match leaves {
-                        Some(leaves) => timer.timeout_at(leaves, finish).await,
-                        None => Some(finish.await),
-                    }
-                }
+                Ok(Decided::Wait(decision)) => waited(decision, leaves, &*timer).await,
             };
             // The failure policy decides by other counters.
             let is_failed = store.take_failed().is_some();
@@ -213,16 +207,22 @@ impl Simulation {
         descriptors.reverse();
         let request =
             Request { domain: "sim", descriptors: descriptors.into_iter().collect(), ..Request::default() };
-        let decided = replica.limiter.try_decide(&request, replica.clock.now(), None);
+        let decided = replica.limiter.try_decide(&request, replica.clock.now(), None, None);
+        let timer = replica.edges.timer.clone();
+        // The callers of some leave at once or soon.
+        let leaves = stream
+            .is_multiple_of(4)
+            .then(|| timer.now() + Duration::from_micros(stream as u64 * 389 % 2_000));
         // It is counted before it waits for the store.
         self.ledger().codes.entry(process).or_default()[0] += 1;
-        let (limiter, ledger, world) = (replica.limiter.clone(), self.ledger.clone(), self.world.clone());
+        let (ledger, world) = (self.ledger.clone(), self.world.clone());
         replica.edges.start(async move {
             let answer = match decided {
-                Ok(Decided::Answer(answer)) => Ok(answer),
-                Err(error) => Err(error),
-                Ok(Decided::Wait(pending)) => limiter.finish(pending, None, None).await,
+                Ok(Decided::Answer(answer)) => Some(Ok(answer)),
+                Err(error) => Some(Err(error)),
+                Ok(Decided::Wait(decision)) => waited(decision, leaves, &*timer).await,
             };
+            let Some(answer) = answer else { return };
             let is_ok = answer.as_ref().is_ok_and(|answer| answer.code == Code::Ok && answer.hold.is_none());
             let mut ledger = ledger.lock().expect("nothing panics with it");
             ledger.checks.hold(Invariant::Ends, is_ok, world.now(), || {
@@ -230,6 +230,19 @@ impl Simulation {
             });
         });
     }
+}
+
+/// The answer to a caller, if it does not leave before.
+async fn waited(
+    decision: Waiting,
+    leaves: Option<Instant>,
+    timer: &dyn Timer,
+) -> Option<Result<Answer, RequestError>> {
+    let concluded = match leaves {
+        Some(leaves) => timer.timeout_at(leaves, decision).await?,
+        None => decision.await,
+    };
+    Some(concluded.0)
 }
 
 /// The keys of the descriptors of a request.

@@ -23,13 +23,13 @@ fn setup(stop_when_over: bool) -> Setup {
 }
 
 fn try_decide(setup: &Setup, keys: &[&str]) -> Decided {
-    setup.limiter.try_decide(&request(keys), setup.limiter.now(), None).unwrap()
+    setup.limiter.try_decide(&request(keys), setup.limiter.now(), None, None).unwrap()
 }
 
 /// The answer to a request that has to wait for the store.
 fn wait(setup: &Setup, keys: &[&str]) -> Answer {
     match try_decide(setup, keys) {
-        Decided::Wait(pending) => finish(pin!(setup.limiter.finish(pending, None, None))).unwrap(),
+        Decided::Wait(pending) => finish(pin!(pending)).0.unwrap(),
         Decided::Answer(answer) => panic!("only the store knows: {answer:?}"),
     }
 }
@@ -78,11 +78,11 @@ proptest! {
                 setup.clock.set(Time::from_seconds(now));
             }
             let answers = [&near, &remote].map(|setup| {
-                match setup.limiter.try_decide(&request, setup.limiter.now(), None).unwrap() {
+                match setup.limiter.try_decide(&request, setup.limiter.now(), None, None).unwrap() {
                     Decided::Answer(answer) => answer,
                     Decided::Wait(pending) => {
                         waited += 1;
-                        finish(pin!(setup.limiter.finish(pending, None, None))).unwrap()
+                        finish(pin!(pending)).0.unwrap()
                     }
                 }
             });

@@ -72,7 +72,13 @@ fn setup(stop_when_over: bool, has_cache: bool, is_near: bool) -> Setup {
         setup.overrides.set(&of_json_line(&line, setup.limiter.now()).unwrap().one).unwrap();
     }
     let over_limit = setup.limiter.over_limit.clone().filter(|_| has_cache);
-    Setup { limiter: Limiter { over_limit, ..setup.limiter }, ..setup }
+    Setup {
+        limiter: Arc::new(Limiter {
+            over_limit,
+            ..Arc::into_inner(setup.limiter).expect("it is the only one")
+        }),
+        ..setup
+    }
 }
 
 /// A limit of a descriptor: what is used, and held of a limit that holds.

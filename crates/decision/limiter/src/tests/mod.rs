@@ -2,6 +2,7 @@
 
 mod at_once;
 mod beside;
+mod left;
 mod overrides;
 mod quota;
 mod remembered;
@@ -163,12 +164,13 @@ fn a_waiting_decision_outlives_its_message() {
     let expected = setup.decide(&["k", "unknown"]).unwrap().dynamic_metadata.unwrap();
     let message = "k unknown".to_owned();
     let keys: Vec<&str> = message.split(' ').collect();
-    let Ok(Decided::Wait(pending)) = setup.limiter.try_decide(&request(&keys), setup.limiter.now(), None)
+    let Ok(Decided::Wait(pending)) =
+        setup.limiter.try_decide(&request(&keys), setup.limiter.now(), None, None)
     else {
         panic!("only the store knows")
     };
     drop(message);
-    let answer = finish(pin!(setup.limiter.finish(pending, None, None))).unwrap();
+    let answer = finish(pin!(pending)).0.unwrap();
     assert_eq!(statuses(&answer)[0], (Code::Ok, Some(3), 1));
     assert_eq!(answer.dynamic_metadata.unwrap(), expected);
     assert_eq!(setup.counts("k")[0], 2, "each hit once");
@@ -222,7 +224,7 @@ proptest! {
             let setup = Setup::new(OnStoreFailure::Local, |policy| policy.stop_when_over = stop_when_over);
             setup.store.set_lost(lost);
             // Without the over-limit cache, whose entries do not come from counters of this process.
-            Setup { limiter: Limiter { over_limit: None, ..setup.limiter }, ..setup }
+            Setup { limiter: Arc::new(Limiter { over_limit: None, ..Arc::into_inner(setup.limiter).expect("it is the only one") }), ..setup }
         };
         let (sound, lost) = (setup(None), setup(Some(FailureReason::BadAnswer)));
         let mut now = 7200;

@@ -48,7 +48,8 @@ fn setup(has_cache: bool) -> Setup {
     let policy = Policy { response, ..Policy::default() };
     let cache = has_cache.then(|| Arc::new(OverLimitCache::new(100_000)));
     let (source, store) = (setup.source.clone(), setup.store.clone());
-    setup.limiter = Limiter::new(policy, source, store, cache, setup.stats.clone(), setup.clock.clone());
+    setup.limiter =
+        Arc::new(Limiter::new(policy, source, store, cache, setup.stats.clone(), setup.clock.clone()));
     setup.store.is_near.store(true, Relaxed);
     setup.load(&RULES.replace("LIMIT", "6"));
     setup
@@ -59,7 +60,7 @@ fn decide(setup: &Setup, keys: &[&str], hits: u64, is_refund: bool) -> Answer {
     for descriptor in &mut request.descriptors {
         (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(hits), is_refund);
     }
-    match setup.limiter.try_decide(&request, setup.limiter.now(), None) {
+    match setup.limiter.try_decide(&request, setup.limiter.now(), None, None) {
         Ok(Decided::Answer(answer)) => answer,
         _ => panic!("it waits"),
     }

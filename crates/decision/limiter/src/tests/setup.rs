@@ -95,7 +95,7 @@ impl Report for RemoteStore {}
 
 /// A limiter with a remote store, and its parts.
 pub(super) struct Setup {
-    pub(super) limiter: Limiter,
+    pub(super) limiter: Arc<Limiter>,
     pub(super) store: Arc<RemoteStore>,
     pub(super) stats: Arc<Stats>,
     pub(super) source: Arc<Source<Handles>>,
@@ -128,7 +128,7 @@ impl Setup {
         let limiter =
             Limiter::new(policy, source.clone(), store.clone(), Some(cache), stats.clone(), clock.clone());
         let overrides = Arc::<Index>::default();
-        let limiter = limiter.with_overrides(overrides.clone());
+        let limiter = Arc::new(limiter.with_overrides(overrides.clone()));
         let setup = Self { limiter, store, stats, source, clock, overrides, root };
         setup.load(RULES);
         setup

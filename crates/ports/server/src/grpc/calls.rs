@@ -6,14 +6,12 @@
 
 use std::{
     cell::Cell,
-    future::Future,
     rc::Rc,
     sync::Arc,
     task::{Context, Waker},
     time::{Duration, Instant},
 };
 
-use futures_util::FutureExt as _;
 use http2::{Budget, Connection, Service, Share};
 use tokio::sync::watch;
 use tonic::Status;
@@ -24,7 +22,7 @@ use super::{
     head::{Fields, Head, Route},
     pending::{HealthWatch, Partial, Reflection, Streaming},
     quota_stream::{QuotaParts, QuotaStream},
-    request_head::{RequestHead, finish, finish_span},
+    request_head::{RequestHead, finish_span},
     rpc::Rpc,
     status::{self, Failure, send_failure},
     waiting::{Signal, Waiting},
@@ -32,8 +30,8 @@ use super::{
 use crate::{traced, wire};
 use clock::Time;
 use exporters::tracing::Tracer;
-use faults::panics::{self, Boundary, Panicked, caught};
-use limiter::{Answer, Decided, HoldToken, Limiter, PendingDecision, Request};
+use faults::panics::{self, Boundary, Panicked};
+use limiter::{Answer, Decided, HoldToken, Limiter, Request};
 use metrics::{Method, Stats};
 use quota::Quotas;
 
@@ -175,8 +173,8 @@ impl Service for ConnectionCalls {
             (call, decided)
         });
         let (call, failure) = match decided {
-            Ok((call, Ok(Some(pending)))) => {
-                let key = self.wait(id, call, pending);
+            Ok((call, Ok(Some(decision)))) => {
+                let key = self.waiting.add(id, call.begun, call.span, decision);
                 return http.open_complete(id, Call::Waiting(key));
             }
             Ok((_, Ok(None))) => {
@@ -289,8 +287,9 @@ impl ConnectionCalls {
                 self.deliver();
                 self.count(&unary);
             }
-            Ok(Some(pending)) => {
-                let key = self.wait(id, unary.head, pending);
+            Ok(Some(decision)) => {
+                let RequestHead { begun, span, .. } = unary.head;
+                let key = self.waiting.add(id, begun, span, decision);
                 if let Some(call) = http.call(id) {
                     *call = Call::Waiting(key);
                 }
@@ -304,14 +303,15 @@ impl ConnectionCalls {
         &mut self,
         call: &mut RequestHead,
         framed: &[u8],
-    ) -> Result<Option<PendingDecision>, Failure> {
+    ) -> Result<Option<limiter::Waiting>, Failure> {
         let limiter = &self.calls.limiter;
         let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
         panics::point("grpc_request");
         let time = *self.time.get_or_insert_with(|| limiter.now());
         let (mut escaped, mut request) = (Vec::new(), Request::default());
         framing::read(message, limiter.bounds(), &mut escaped, &mut request)?;
-        let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time);
+        let until = call.until();
+        let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time, until);
         match decided.map_err(|error| status::of_error(&error))? {
             Decided::Answer(mut answer) => {
                 write_message(&answer, &mut self.message);
@@ -319,17 +319,8 @@ impl ConnectionCalls {
                 finish_span(call.span.take(), None);
                 Ok(None)
             }
-            Decided::Wait(pending) => Ok(Some(pending)),
+            Decided::Wait(decision) => Ok(Some(decision)),
         }
-    }
-
-    /// Adds a decision that waits for the store, and returns its key.
-    fn wait(&mut self, id: u32, call: RequestHead, pending: PendingDecision) -> usize {
-        let (begun, until) = (call.begun, call.until());
-        let calls = self.calls.clone();
-        let decision =
-            Box::pin(guarded(async move { finish(&calls.limiter, call.span, pending, until).await }));
-        self.waiting.add(id, begun, decision)
     }
 
     pub(super) fn after_read(&mut self) {
@@ -452,14 +443,6 @@ impl Calls {
         service.requests(Method::ShouldRateLimit).add(calls.into());
         service.response_time(Method::ShouldRateLimit).observe_many(took, calls.into());
     }
-}
-
-/// Turns a panic of a decision into INTERNAL. No `async fn`, whose future would have room for a second decision.
-fn guarded(
-    decision: impl Future<Output = Result<Answer, Failure>>,
-) -> impl Future<Output = Result<Answer, Failure>> {
-    let decided = caught(Boundary::GrpcRequest, decision);
-    decided.map(|decided| decided.unwrap_or_else(|Panicked| Err(status::internal_error().into())))
 }
 
 /// Writes a response with its prefix, replacing the content of `into`.

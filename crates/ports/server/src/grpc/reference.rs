@@ -43,7 +43,7 @@ use super::{
     framing::{self, PREFIX},
     head::grpc_timeout,
     quota_stream::{QuotaParts, QuotaStream},
-    request_head::{RequestHead, finish, finish_span},
+    request_head::{RequestHead, concluded, finish_span},
     socket::GrpcSocket,
     status::{self, Failure},
 };
@@ -167,13 +167,14 @@ impl RateLimitService for RateLimit {
         let (metadata, _, message) = request.into_parts();
         let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
         let request = wire::request(&message);
-        let decided =
-            traced::try_decide(&self.limiter, head.span.as_deref_mut(), &request, self.limiter.now());
+        let (limiter, until) = (&self.limiter, head.until());
+        let decided = traced::try_decide(limiter, head.span.as_deref_mut(), &request, limiter.now(), until);
         let answer = match decided.map_err(|error| status::of_error(&error)) {
             Ok(Decided::Answer(answer)) => Ok(answer),
-            Ok(Decided::Wait(pending)) => finish(&self.limiter, head.span.take(), pending, head.until())
-                .await
-                .map_err(|failure| *failure),
+            Ok(Decided::Wait(waiting)) => {
+                let decided = waiting.await;
+                concluded(head.span.take(), decided).map_err(|failure| *failure)
+            }
             Err(status) => Err(status),
         };
         finish_span(head.span, answer.as_ref().err());

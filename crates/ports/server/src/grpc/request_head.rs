@@ -14,7 +14,7 @@ use super::{
 };
 use crate::traced;
 use exporters::tracing::{OpenSpan, Tracer};
-use limiter::{Answer, Limiter, PendingDecision};
+use limiter::{Answer, Concluded};
 
 /// The properties of a call that are known before its message.
 pub(super) struct RequestHead {
@@ -48,14 +48,9 @@ impl RequestHead {
     }
 }
 
-/// Waits for the store, and ends the span of the call.
-pub(super) async fn finish(
-    limiter: &Limiter,
-    mut span: Option<Box<OpenSpan>>,
-    pending: PendingDecision,
-    until: Option<Instant>,
-) -> Result<Answer, Failure> {
-    let decided = traced::finish(limiter, span.as_deref_mut(), pending, until).await;
+/// The answer to a call that has waited for the store. Ends its span.
+pub(super) fn concluded(mut span: Option<Box<OpenSpan>>, concluded: Concluded) -> Result<Answer, Failure> {
+    let decided = traced::concluded(span.as_deref_mut(), concluded);
     let answer = decided.map_err(|error| Failure::from(status::of_error(&error)));
     finish_span(span, answer.as_ref().err().map(AsRef::as_ref));
     answer

@@ -19,8 +19,15 @@ use std::{
 use http2::meter::{Work, count};
 use slab::Slab;
 
-use super::status::Failure;
-use faults::mutex::lock;
+use super::{
+    request_head::concluded,
+    status::{self, Failure},
+};
+use exporters::tracing::OpenSpan;
+use faults::{
+    mutex::lock,
+    panics::{self, Boundary, Panicked},
+};
 use limiter::Answer;
 
 pub(super) struct Waiting {
@@ -32,12 +39,20 @@ pub(super) struct Waiting {
     due: VecDeque<usize>,
 }
 
-pub(super) type DecisionFuture = dyn Future<Output = Result<Answer, Failure>>;
-
 struct WaitingCall {
     id: u32,
     begun: Instant,
-    decision: Pin<Box<DecisionFuture>>,
+    span: Option<Box<OpenSpan>>,
+    decision: limiter::Waiting,
+}
+
+impl WaitingCall {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Answer, Failure>> {
+        let polled = panics::catch(Boundary::GrpcRequest, || {
+            Pin::new(&mut self.decision).poll(context).map(|decided| concluded(self.span.take(), decided))
+        });
+        polled.unwrap_or_else(|Panicked| Poll::Ready(Err(status::internal_error().into())))
+    }
 }
 
 struct Ready {
@@ -85,8 +100,14 @@ impl Waiting {
     }
 
     /// Adds the call of a stream and returns its key.
-    pub(super) fn add(&mut self, id: u32, begun: Instant, decision: Pin<Box<DecisionFuture>>) -> usize {
-        let key = self.calls.insert(WaitingCall { id, begun, decision });
+    pub(super) fn add(
+        &mut self,
+        id: u32,
+        begun: Instant,
+        span: Option<Box<OpenSpan>>,
+        decision: limiter::Waiting,
+    ) -> usize {
+        let key = self.calls.insert(WaitingCall { id, begun, span, decision });
         // Keys are dense: a new one is the number of those before it.
         while self.wakers.len() <= key {
             let key = self.wakers.len();
@@ -98,6 +119,7 @@ impl Waiting {
         key
     }
 
+    /// Its caller has left; the decision is finished without it.
     pub(super) fn remove(&mut self, key: usize) {
         self.calls.try_remove(key);
     }
@@ -118,7 +140,7 @@ impl Waiting {
             wake.is_listed.store(false, Ordering::Release);
             let Some(call) = self.calls.get_mut(key) else { continue };
             count(Work::Polled, 1);
-            if let Poll::Ready(decided) = call.decision.as_mut().poll(&mut Context::from_waker(waker)) {
+            if let Poll::Ready(decided) = call.poll(&mut Context::from_waker(waker)) {
                 let (id, begun) = (call.id, call.begun);
                 self.calls.try_remove(key);
                 if !answer(id, begun, decided) {

@@ -141,7 +141,7 @@ async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
 
 async fn decide(
     body: &Bytes,
-    limiter: &Limiter,
+    limiter: &Arc<Limiter>,
     mut span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
@@ -149,9 +149,9 @@ async fn decide(
     let mut request = limiter::Request::default();
     #[expect(clippy::expect_used, reason = "prost-reflect has encoded it")]
     wire::read_escaped(&message, limiter.bounds(), &mut request).expect("an encoded request can be decoded");
-    match traced::try_decide(limiter, span.as_deref_mut(), &request, limiter.now())? {
+    match traced::try_decide(limiter, span.as_deref_mut(), &request, limiter.now(), None)? {
         Decided::Answer(answer) => Ok(answer),
-        Decided::Wait(pending) => Ok(traced::finish(limiter, span, pending, None).await?),
+        Decided::Wait(waiting) => Ok(traced::concluded(span, waiting.await)?),
     }
 }
 
