@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::watch,
     time::{MissedTickBehavior, interval_at},
 };
 use tracing::{info, warn};
@@ -17,22 +17,19 @@ use tracing::{info, warn};
 use super::{parts::App, threads::Thread};
 use admin::Api;
 use clock::{Clock, SystemClock};
+use counters::Resets;
 use faults::panics::Boundary;
 use fleet::members::{self, INTERVAL_SECONDS, Sharers};
 use limit::Share;
+use limiter::Untold;
 use memcached::ResetLog;
+use net::edges::Edges;
 use overrides::{follower::Follower, progress::Progress};
 use redis_store::CommandPool;
 use server::health::Part;
 
 /// The interval of publications. Nothing is written before the first, so that a process that ends at once leaves no key.
 const INTERVAL: Duration = Duration::from_secs(INTERVAL_SECONDS);
-
-/// The pause between announcements of refunds, and the maximum number of refunds in one. Both grow with the number of
-/// replicas, when these are more than a few: every replica gets the announcements of every other.
-const REFUNDS_PAUSE: Duration = Duration::from_millis(50);
-const MAX_REFUNDS_AT_ONCE: usize = 1_000;
-const FEW_REPLICAS: usize = 10;
 
 /// The time to leave the list of replicas at the shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -43,7 +40,7 @@ pub(super) fn start(
     api: Arc<Api>,
     pool: CommandPool,
     progress: Arc<Progress>,
-    mut refunds: mpsc::Receiver<String>,
+    untold: Arc<Untold>,
     stop: watch::Receiver<bool>,
 ) -> io::Result<JoinHandle<()>> {
     let thread = Thread::start("replica-sync", Boundary::ReplicaSync)?;
@@ -68,14 +65,15 @@ pub(super) fn start(
         };
         let publishing = net::restart::task(Boundary::ReplicaSync, async || publish(&app, &api, &pool).await);
         let logging = net::restart::task(Boundary::ReplicaSync, async || write_changes(&app, &pool).await);
-        let refunding = net::restart::task(Boundary::ReplicaSync, async || {
-            announce_refunds(&mut refunds, async |keys| follower.announce_refunds(keys).await).await;
+        let telling = net::restart::task(Boundary::ReplicaSync, async || {
+            let tell = async |refunds: &Resets| follower.announce_refunds(refunds).await;
+            untold.tell(&*pool.edges().timer, tell).await;
         });
         tokio::select! {
             () = net::restart::task(Boundary::ReplicaSync, async || follower.follow().await) => {}
             () = publishing => {}
             () = logging => {}
-            () = refunding => {}
+            () = telling => {}
             () = settling => {}
             _ = stop.wait_for(|stop| *stop) => {}
         }
@@ -90,7 +88,7 @@ pub(super) fn start(
 pub(super) async fn follow_resets(
     app: Arc<App>,
     resets: ResetLog,
-    mut refunds: mpsc::Receiver<String>,
+    untold: Arc<Untold>,
     mut stop: watch::Receiver<bool>,
 ) {
     let follow = net::restart::task(Boundary::ReplicaSync, async || {
@@ -99,43 +97,15 @@ pub(super) async fn follow_resets(
         }
         std::future::pending::<()>().await;
     });
-    let refunding = net::restart::task(Boundary::ReplicaSync, async || {
-        announce_refunds(&mut refunds, async |keys| resets.announce(keys).await.map(|()| 1)).await;
+    let telling = net::restart::task(Boundary::ReplicaSync, async || {
+        let tell = async |refunds: &Resets| resets.announce(refunds).await.map(|()| 1);
+        untold.tell(&*Edges::system().timer, tell).await;
     });
     tokio::select! {
         () = follow => {}
-        () = refunding => {}
+        () = telling => {}
         _ = stop.wait_for(|stop| *stop) => {}
     }
-}
-
-/// Announces the refunds of this replica, those of a moment together, by `announce`, which returns the replicas that it
-/// reaches; never returns.
-async fn announce_refunds(
-    refunds: &mut mpsc::Receiver<String>,
-    announce: impl AsyncFn(&[String]) -> Result<u64, String>,
-) {
-    let (mut keys, mut failing, mut factor) = (Vec::new(), false, 1);
-    // It is empty only if the limiter, which announces, is gone.
-    while refunds.recv_many(&mut keys, MAX_REFUNDS_AT_ONCE * factor).await > 0 {
-        keys.sort_unstable();
-        keys.dedup();
-        match announce(&keys).await {
-            Ok(replicas) => {
-                failing = false;
-                factor =
-                    usize::try_from(replicas).unwrap_or(usize::MAX).clamp(FEW_REPLICAS, 1000) / FEW_REPLICAS;
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut failing, true) {
-                    warn!("refunds: {error}; other replicas may reject until the windows end");
-                }
-            }
-        }
-        keys.clear();
-        tokio::time::sleep(REFUNDS_PAUSE * u32::try_from(factor).unwrap_or(1)).await;
-    }
-    std::future::pending::<()>().await;
 }
 
 /// Publishes this replica at intervals, and counts those that share the store where it matters; never returns.
@@ -193,40 +163,5 @@ async fn leave(app: &App, pool: &CommandPool) {
         Err(_) => {
             warn!("cannot remove this replica from the list: redis did not answer within {LAST_WORDS:?}");
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn announcements_that_reach_many_replicas_are_fewer() {
-        let announced = async |replicas| {
-            let (sender, mut refunds) = mpsc::channel(1000);
-            let (calls, keys) = (Cell::new(0), Cell::new(0));
-            let refund = async {
-                for key in 0..60 {
-                    sender.send(key.to_string()).await.expect("it is received");
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-                while keys.get() < 60 {
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                }
-            };
-            let announce = announce_refunds(&mut refunds, async |announced| {
-                calls.set(calls.get() + 1);
-                keys.set(keys.get() + announced.len());
-                Ok(replicas)
-            });
-            tokio::select! {
-                () = refund => calls.get(),
-                () = announce => unreachable!("it never returns"),
-            }
-        };
-        let (few, many) = (announced(3).await, announced(100).await);
-        assert!(many * 2 < few, "{few} announcements to few replicas, {many} to many");
     }
 }

@@ -2,19 +2,15 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
-use tracing::warn;
-
 use super::{StartError, memory::Budgets, recent, sinks};
 use ::memory::MemoryStore;
 use ::recent::Recent;
-use clock::{Clock, SystemClock};
+use clock::{Clock as _, SystemClock};
 use counters::{Outages, Store};
 use exporters::tracing::Tracer;
-use faults::log_throttle::LogThrottle;
 use fleet::Fleet;
 use leases::LeasedStore;
-use limiter::{self, Announce, Handles, Limiter, OverLimitCache, RecentRequests, RequestLog};
+use limiter::{self, Handles, Limiter, OverLimitCache, RecentRequests, RequestLog, Untold};
 use memcached::{MemcachedStore, NameServers, ResetLog};
 use metrics::{ShardCount, Stats, StatsOptions, shard};
 use net::edges::Edges;
@@ -33,11 +29,8 @@ pub(super) enum Link {
     Memcached(ResetLog),
 }
 
-/// The link, and the full keys that this replica refunds for others to hear of.
-pub(super) type Linked = (Link, mpsc::Receiver<String>);
-
-/// The maximum number of refunds that wait to be announced, of about a hundred bytes each.
-const MAX_REFUNDS: usize = 10_000;
+/// The link, and what this replica gives back for others to hear of.
+pub(super) type Linked = (Link, Arc<Untold>);
 
 /// The parts that live as long as the application.
 pub(super) struct App {
@@ -92,13 +85,12 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let stats = Arc::new(Stats::new(options).shown(exposition));
     let recent = recent::recent(settings);
     let source = source(settings, store.clone(), recent.clone(), stats.clone());
-    let (refunds, refunded) = mpsc::channel(MAX_REFUNDS);
-    let link = link.map(|link| (link, refunded));
     let cache = Some(settings.store.local_cache_bytes).filter(|bytes| *bytes > 0);
     let over_limit = cache.map(|bytes| Arc::new(OverLimitCache::new(bytes)));
     let mut limiter = limiter(settings, &source, &store, over_limit.clone(), &stats, &keeper);
-    if link.is_some() {
-        limiter = limiter.announcing(announce(refunds));
+    let link = link.map(|link| (link, Arc::<Untold>::default()));
+    if let Some((_, untold)) = &link {
+        limiter = limiter.telling(untold.clone());
     }
     if fleet.publishes() || recent::is_wanted(settings) {
         limiter = limiter.with_recent(recent.clone());
@@ -171,17 +163,6 @@ fn observed(
         (None, Some(recent)) => limiter.with_observer(recent),
         (None, None) => limiter,
     }
-}
-
-/// Queues refunds for the task that announces them. If it has fallen behind that far, the store does not answer.
-fn announce(refunds: mpsc::Sender<String>) -> Announce {
-    let log = LogThrottle::new(1);
-    Box::new(move |full_key| {
-        let is_lost = refunds.try_send(full_key.to_owned()).is_err();
-        if is_lost && log.admit(SystemClock.now()).is_some() {
-            warn!("other replicas are not notified of some refunds, and may reject until the windows end");
-        }
-    })
 }
 
 /// The store of counters, the overrides, the other replicas, and the link to them.

@@ -34,6 +34,8 @@ mod iam;
 mod keys;
 // Redis killed, frozen, unreachable and slow, under load.
 mod loss;
+// Room that comes back, of which every replica hears.
+mod room;
 // Servers that accept connections but no writes, and the health of the service.
 mod refused_writes;
 // Denied commands, errors of every kind, and unexpected replies.

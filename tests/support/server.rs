@@ -10,8 +10,11 @@ use std::{
     time::Duration,
 };
 
-use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use proto::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse, rate_limit_service_client::RateLimitServiceClient,
+};
 use tempfile::TempDir;
+use tokio::time::timeout;
 use tonic::Status;
 
 use super::{
@@ -66,6 +69,15 @@ impl Server {
     /// Calls `ShouldRateLimit` on a new connection.
     pub(crate) fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
         self.client().ask(request)
+    }
+
+    /// Calls it, and leaves after 50 ms without an answer.
+    pub(crate) fn ask_and_leave(&self, asked: RateLimitRequest) {
+        let reset = self.client().call(|channel| async move {
+            let mut client = RateLimitServiceClient::new(channel);
+            timeout(Duration::from_millis(50), client.should_rate_limit(asked)).await
+        });
+        assert!(reset.is_err(), "{reset:?}");
     }
 
     /// A connection to the gRPC port or socket.

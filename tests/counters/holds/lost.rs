@@ -2,18 +2,13 @@
 
 use std::{thread, time::Duration};
 
-use proto::envoy::service::ratelimit::v3::{
-    RateLimitRequest, rate_limit_response::Code, rate_limit_service_client::RateLimitServiceClient,
-};
-use tokio::time::timeout;
-
 use super::{Holder, RULES, setup};
 use crate::support::{
     client::request,
     eventually, holds,
     proxy::{Proxy, Way},
     redis::{Cluster, Redis, tcp},
-    server::{Server, Setup},
+    server::Setup,
 };
 
 #[test]
@@ -39,15 +34,6 @@ fn a_hold_whose_answer_nobody_got_ends_at_no_cost() {
     eventually("nothing is queued", || holds(server.count("tollgate_holds_queued") == 0, || "queued"));
 }
 
-/// A request whose caller leaves after 50 ms.
-fn ask_and_leave(server: &Server, asked: RateLimitRequest) {
-    let reset = server.client().call(|channel| async move {
-        let mut client = RateLimitServiceClient::new(channel);
-        timeout(Duration::from_millis(50), client.should_rate_limit(asked)).await
-    });
-    assert!(reset.is_err(), "{reset:?}");
-}
-
 #[test]
 fn a_settle_whose_caller_leaves_is_not_lost_with_its_connection() {
     let redis = Redis::single();
@@ -59,60 +45,13 @@ fn a_settle_whose_caller_leaves_is_not_lost_with_its_connection() {
     proxy.set(Way::BlackHole);
     let mut settle = request("d", &[&[("hold_settle", &id)]]);
     settle.descriptors[0].hits_addend = Some(7);
-    ask_and_leave(&server, settle);
+    server.ask_and_leave(settle);
     proxy.set(Way::Cut);
     proxy.set(Way::CLEAR);
     eventually("it is settled", || {
         let seen = server.ask(request("d", &[&[("budget", "x")]])).map(|_| holder.seen("budget", "a"));
         holds(seen.as_ref().is_ok_and(|seen| *seen == (7, 0)), || format!("{seen:?}"))
     });
-}
-
-#[test]
-fn room_that_comes_back_without_its_caller_is_known_to_all() {
-    let redis = Redis::single();
-    let proxy = Proxy::to(redis.port);
-    let rules = "domain: d
-descriptors:
-  - {key: plain, rate_limit: {unit: year, requests_per_unit: 3}}
-  - {key: late, rate_limit: {unit: year, requests_per_unit: 100, hold: {amount: 100, ttl: 2s}}}
-";
-    let start = |env| {
-        let setup = Setup::new().redis(env).env("REDIS_TIMEOUT", "5s").env("REPLICA_SYNC", "true");
-        setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000").rules("d.yaml", rules).start_healthy()
-    };
-    let (left, other) = (start(&tcp(&proxy.address())), start(&redis.env()));
-    let taken = |key, hits: u64, is_refund| {
-        let mut asked = request("d", &[&[(key, "a")]]);
-        (asked.descriptors[0].hits_addend, asked.descriptors[0].is_negative_hits) = (Some(hits), is_refund);
-        asked
-    };
-    let code = |server: &Server, key| server.ask(taken(key, 1, false)).unwrap().overall_code();
-    let id = Holder::of(&left).hold(&[("late", "a")]).unwrap();
-    left.ask(taken("plain", 3, false)).unwrap();
-    thread::sleep(Duration::from_millis(2300));
-    for server in [&left, &other] {
-        for key in ["plain", "late"] {
-            assert_eq!([(); 2].map(|()| code(server, key)), [Code::OverLimit; 2], "{key} is used up");
-        }
-    }
-    proxy.set(Way::Open(Duration::from_millis(200)));
-    let mut settle = request("d", &[&[("hold_settle", &id)]]);
-    settle.descriptors[0].hits_addend = Some(7);
-    for asked in [taken("plain", 7, true), settle] {
-        ask_and_leave(&left, asked);
-    }
-    proxy.set(Way::CLEAR);
-    for server in [&left, &other] {
-        for key in ["plain", "late"] {
-            eventually("what came back is admitted", || {
-                let code = code(server, key);
-                holds(code == Code::Ok, || format!("{key}: {code:?}"))
-            });
-        }
-    }
-    let metrics = left.metrics();
-    assert!(metrics["tollgate_callers_left_total{decision=\"finished\"}"] > 1.5, "{metrics:?}");
 }
 
 #[test]
@@ -123,7 +62,7 @@ fn a_caller_that_resets_its_request_holds_nothing() {
     let holder = Holder::of(&server);
     assert!(holder.hold(&[("budget", "before")]).is_some());
     proxy.set(Way::Open(Duration::from_millis(200)));
-    ask_and_leave(&server, request("d", &[&[("budget", "a")]]));
+    server.ask_and_leave(request("d", &[&[("budget", "a")]]));
     proxy.set(Way::CLEAR);
     // The command and its cancel arrive in any order.
     thread::sleep(Duration::from_millis(500));

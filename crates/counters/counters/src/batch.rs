@@ -7,10 +7,11 @@ use std::{ops::Range, time::Instant};
 use smallvec::SmallVec;
 
 use clock::Time;
-use limit::{Algorithm, Fit, Hits, Rate, Refusal, Verdict, fixed_window};
+use limit::{Fit, Hits, Rate, Refusal, Verdict, fixed_window};
 
 use crate::holds::{Closed, Held, Hold, HoldId};
 use crate::id::CounterId;
+use crate::lowered::Lowered;
 
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -28,6 +29,8 @@ pub struct Batch {
     pub hold_id: Option<HoldId>,
     /// The store may hold, whether it answers or not.
     pub is_hold_sent: bool,
+    /// Tells of the counters to which hits come back, if it gives any back.
+    pub lowered: Option<Lowered>,
     /// The holds that were found expired, also those of other requests.
     pub expired: Vec<Closed>,
     has_holds: bool,
@@ -355,8 +358,13 @@ impl Batch {
             if !was_counted || !checks.iter().all(is_group) || !checks.iter().any(Check::is_over) {
                 continue;
             }
-            for (hits, check) in plan[group].iter_mut().zip(checks) {
-                *hits = check.verdict.consumed.then(|| Hits::Refund(check.hits.taken()));
+            for (hits, check) in
+                plan[group].iter_mut().zip(checks).filter(|(_, check)| check.verdict.consumed)
+            {
+                *hits = Some(Hits::Refund(check.hits.taken()));
+                if let Some(lowered) = &self.lowered {
+                    lowered.add(check.id, self.full_key(check));
+                }
             }
         }
         plan
@@ -384,6 +392,8 @@ pub enum HitsToSend<'p> {
     Read,
     Each(Hits),
     Next(&'p NextHits),
+    /// What was counted is given back, for however late a reply.
+    Back(&'p NextHits),
 }
 
 #[expect(clippy::indexing_slicing, reason = "the list has an item for each check")]
@@ -394,7 +404,7 @@ impl HitsToSend<'_> {
             Self::Own => Some(check.hits),
             Self::Read => Some(without_taking(check.hits)),
             Self::Each(hits) => Some(hits),
-            Self::Next(hits) => hits[index],
+            Self::Next(hits) | Self::Back(hits) => hits[index],
         }
     }
 }
@@ -406,18 +416,9 @@ impl Check {
         !self.verdict.admitted && (self.takes() || self.hold.is_some())
     }
 
-    /// True for a refund after which hits may be admitted that were rejected before it.
-    pub fn may_free(&self) -> bool {
-        let Hits::Refund(hits @ 1..) = self.hits else { return false };
-        match self.limit.algorithm {
-            // Once it is over its limit, it rejects; this one no longer is.
-            Algorithm::FixedWindow(window) if self.member == Member::Alone && self.hold.is_none() => {
-                let after = self.verdict.count;
-                after <= window.limit && after.saturating_add(hits) > window.limit
-            }
-            // Others reject hits that do not fit, and as many may fit now.
-            _ => true,
-        }
+    /// True for a refund: hits come back to the counter.
+    pub fn gives_back(&self) -> bool {
+        matches!(self.hits, Hits::Refund(1..))
     }
 
     /// True if the hits would exceed the limit, by the verdict of a read. Those of a refund never do.

@@ -160,12 +160,14 @@ pub struct Closing {
     pub currency: Option<Box<str>>,
     /// The slots in which it is still to be done.
     pub slots: SmallVec<[u16; 2]>,
+    /// It was sent before, and may have been done.
+    pub is_repeated: bool,
 }
 
 impl Closing {
     pub fn new(id: HoldId, close: Close, currency: Option<Box<str>>) -> Self {
         let slots = id.slots.clone();
-        Self { id, close, currency, slots }
+        Self { id, close, currency, slots, is_repeated: false }
     }
 }
 

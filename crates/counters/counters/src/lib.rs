@@ -12,6 +12,7 @@ pub mod table;
 mod batch;
 mod holds;
 mod id;
+mod lowered;
 mod outage;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
@@ -24,6 +25,7 @@ pub use self::{
     batch::{Batch, Check, Counting, HitsToSend, Member, NextHits, without_taking},
     holds::{Close, Closed, Closing, Held, Hold, HoldId, MostHolds, OpenHold},
     id::{CounterId, Parts},
+    lowered::{Caches, Lowered},
     outage::{Outage, Outages},
 };
 

@@ -59,25 +59,25 @@ impl ResetLog {
         Self { servers, key: key_name(&format!("{key_prefix}tollgate:resets")).into_owned() }
     }
 
-    pub async fn announce(&self, full_keys: &[String]) -> Result<(), String> {
+    pub async fn announce(&self, resets: &Resets) -> Result<(), String> {
         let address = self.server()?;
         let announced = self.edges().timer.timeout(TIMEOUT, async {
             let mut stream = self.dial(&address).await?;
             // After a concurrent change by another replica it is read again.
-            while !self.add(&mut stream, full_keys).await? {}
+            while !self.add(&mut stream, resets).await? {}
             Ok(())
         });
         announced.await.unwrap_or_else(|| Err(late(&address)))
     }
 
     /// Reads and changes the value; returns false if another replica has changed it meanwhile.
-    async fn add(&self, stream: &mut FramedStream, full_keys: &[String]) -> Result<bool, String> {
+    async fn add(&self, stream: &mut FramedStream, resets: &Resets) -> Result<bool, String> {
         let (known, unique) = match self.read(stream).await? {
             Reply::Unique(value, unique) => (serde_json::from_slice(&value).ok(), Some(unique)),
             _ => (None, None),
         };
         let mut entries = known.unwrap_or_else(|| Entries::new(self.edges().random.number()));
-        entries.add(full_keys);
+        entries.add(resets);
         let value = serde_json::to_vec(&entries).map_err(|error| error.to_string())?;
         let (key, length) = (&self.key, value.len());
         let command = match unique {
@@ -179,9 +179,15 @@ impl Entries {
         Self { id, dropped: 0, resets: Vec::new() }
     }
 
-    /// Adds a reset. Drops the oldest if the value would be too long.
-    fn add(&mut self, full_keys: &[String]) {
-        self.resets.push(full_keys.to_vec());
+    /// Adds a reset. Drops the oldest if the value would be too long: whoever has not read them knows that there were some.
+    fn add(&mut self, resets: &Resets) {
+        match resets {
+            Resets::Of(full_keys) => self.resets.push(full_keys.clone()),
+            Resets::Unknown => {
+                let all = self.resets.drain(..).count() as u64;
+                self.dropped = self.dropped.saturating_add(all + 1);
+            }
+        }
         // The quotes, commas and escapes of JSON.
         let length = |reset: &Vec<String>| serde_json::to_string(reset).map_or(MAX_BYTES, |text| text.len());
         let mut bytes = 0_usize;
@@ -214,15 +220,15 @@ mod tests {
 
     use super::*;
 
-    fn reset(key: &str) -> Vec<String> {
-        vec![key.to_owned()]
+    fn reset(key: &str) -> Resets {
+        Resets::Of(vec![key.to_owned()])
     }
 
     #[test]
     fn a_reset_that_does_not_fit_is_reported_as_unknown() {
         let (mut entries, mut position) = (Entries::new(7), Position::default());
         entries.add(&reset("a"));
-        assert_eq!(position.advance(entries.clone()), Some(Resets::Of(reset("a"))));
+        assert_eq!(position.advance(entries.clone()), Some(reset("a")));
         assert_eq!(position.advance(entries.clone()), None);
         entries.add(&reset(&"x".repeat(MAX_BYTES - 5)));
         assert_eq!((entries.dropped, entries.resets.len()), (1, 1), "the largest");
@@ -230,7 +236,11 @@ mod tests {
         assert_eq!((entries.dropped, entries.resets.len()), (3, 0), "one more");
         assert_eq!(position.advance(entries.clone()), Some(Resets::Unknown));
         entries.add(&reset("b"));
-        assert_eq!(position.advance(entries), Some(Resets::Of(reset("b"))));
+        assert_eq!(position.advance(entries.clone()), Some(reset("b")));
+        entries.add(&Resets::Unknown);
+        assert_eq!(position.advance(entries.clone()), Some(Resets::Unknown));
+        entries.add(&reset("c"));
+        assert_eq!(position.advance(entries), Some(reset("c")));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use clock::{Time, timer::Random};
 use counters::{Batch, Check, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture};
 use limit::{Hits, Rate};
 use metrics::FailureReason;
+use wire::Patience;
 
 /// The longest relative expiry in memcached: 30 days. A larger number is a date.
 const MAX_RELATIVE: u64 = 30 * 24 * 3600;
@@ -92,7 +93,7 @@ impl MemcachedStore {
             return Ok(());
         }
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.apply_hits(batch, now, HitsToSend::Next(&refunds)).await?;
+        self.apply_hits(batch, now, HitsToSend::Back(&refunds)).await?;
         batch.reject_refunded(&refunds, &over);
         Ok(())
     }
@@ -119,15 +120,20 @@ impl MemcachedStore {
         }
         let random = &*self.servers.pool.shared.edges.random;
         let submitted = groups.into_iter().map(|Group { connection, checks }| {
-            let reply = connection.submit(checks.len(), batch.until.into(), |pipeline| {
-                for (index, name) in &checks {
-                    if let Some(check) = batch.checks().get(*index)
-                        && let Some(hits) = plan.hits(*index, check)
-                    {
-                        pipeline.add(name, hits, expiry(&check.limit, self.jitter, now, random));
+            let reply = connection.submit(
+                checks.len(),
+                Patience::of(batch, plan),
+                batch.lowered.clone(),
+                |pipeline| {
+                    for (index, name) in &checks {
+                        if let Some(check) = batch.checks().get(*index)
+                            && let Some(hits) = plan.hits(*index, check)
+                        {
+                            pipeline.add(name, hits, expiry(&check.limit, self.jitter, now, random));
+                        }
                     }
-                }
-            })?;
+                },
+            )?;
             Ok(Submitted { checks: checks.into_iter().map(|(index, _)| index).collect(), reply })
         });
         submitted.collect()

@@ -275,7 +275,8 @@ impl RedisStore {
             });
         }
         let (connection, asking) = connected?;
-        let reply = connection.submit(checks.len(), until.into(), |pipeline| pipeline.hold(call, asking))?;
+        let reply =
+            connection.submit(checks.len(), until.into(), None, |pipeline| pipeline.hold(call, asking))?;
         Ok((reply, connection))
     }
 
@@ -363,7 +364,7 @@ impl RedisStore {
             Some(to) => to,
             None => (self.main.connection(call.key())?, false),
         };
-        let reply = connection.submit(1, until.into(), |pipeline| pipeline.close(call, asking))?;
+        let reply = connection.submit(1, until.into(), None, |pipeline| pipeline.close(call, asking))?;
         Ok((reply, connection))
     }
 

@@ -63,7 +63,7 @@ impl Pool {
         let connection = self.connection(name).ok()?;
         // The counter has hits that were taken, whenever the reply arrives.
         let patience = if call.takes() { Patience::Unlimited } else { Patience::Timeout };
-        connection.submit(1, patience, |pipeline| pipeline.lease(name, call)).ok().map(LeaseReply)
+        connection.submit(1, patience, None, |pipeline| pipeline.lease(name, call)).ok().map(LeaseReply)
     }
 }
 

@@ -83,7 +83,7 @@ impl Pool {
         let keys = WriteCheck::keys(&servers);
         for connection in self.servers.open_connections() {
             check.probe(&connection.address, &keys, |key| {
-                drop(connection.submit(0, Patience::Timeout, |pipeline| pipeline.probe_writes(key)));
+                drop(connection.submit(0, Patience::Timeout, None, |pipeline| pipeline.probe_writes(key)));
             });
         }
     }
@@ -147,7 +147,7 @@ impl Pool {
             let session = &connection.session;
             if session.is_behind(login)
                 && (again || session.is_untried(login))
-                && connection.submit(0, Patience::Timeout, |pipeline| pipeline.log_in(login)).is_ok()
+                && connection.submit(0, Patience::Timeout, None, |pipeline| pipeline.log_in(login)).is_ok()
             {
                 session.tried(login);
             }

@@ -19,6 +19,7 @@ use counters::{
 use limit::{Algorithm, Hits, Unit};
 use metrics::FailureReason;
 use net::ServerAddress;
+use wire::Patience;
 
 /// Redirections of a check before the servers are assumed to redirect to each other.
 const MAX_REDIRECTS: usize = 5;
@@ -136,11 +137,13 @@ impl RedisStore {
         if let Some((pool, connection)) = self.one_step(batch)? {
             let counted = |index: &usize| batch.check(*index).hold.is_none();
             let indexes: Indexes = (0..batch.checks().len()).filter(counted).collect();
-            let reply = connection.submit(indexes.len(), batch.until.into(), |pipeline| {
-                let checks = indexes.iter().map(|index| guarded_check(pool, batch, batch.check(*index), now));
-                let codes = batch.codes(&indexes);
-                pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>(), &codes);
-            })?;
+            let reply =
+                connection.submit(indexes.len(), batch.until.into(), batch.lowered.clone(), |pipeline| {
+                    let checks =
+                        indexes.iter().map(|index| guarded_check(pool, batch, batch.check(*index), now));
+                    let codes = batch.codes(&indexes);
+                    pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>(), &codes);
+                })?;
             let submitted = Submitted { checks: indexes, reply, connection };
             // A slot that is migrating is counted in two steps.
             if receive_verdicts(batch, &mut [submitted], now).await?.is_empty() {
@@ -170,7 +173,7 @@ impl RedisStore {
         self.apply_hits(batch, mode(HitsToSend::Next(&hits))).await?;
         let refunds = batch.refunds(&hits);
         let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.apply_hits(batch, mode(HitsToSend::Next(&refunds))).await?;
+        self.apply_hits(batch, mode(HitsToSend::Back(&refunds))).await?;
         batch.reject_refunded(&refunds, &over);
         Ok(())
     }
@@ -239,9 +242,14 @@ impl RedisStore {
             }
         }
         let submitted = groups.into_iter().map(|Group { pool, connection, checks }| {
-            let reply = connection.submit(checks.len(), batch.until.into(), |pipeline| {
-                checks.iter().for_each(|index| add(pipeline, pool, batch, *index, mode));
-            })?;
+            let reply = connection.submit(
+                checks.len(),
+                Patience::of(batch, mode.plan),
+                batch.lowered.clone(),
+                |pipeline| {
+                    checks.iter().for_each(|index| add(pipeline, pool, batch, *index, mode));
+                },
+            )?;
             Ok(Submitted { checks, reply, connection })
         });
         submitted.collect()
@@ -330,9 +338,14 @@ impl RedisStore {
             Some(group) if mode.is_grouped => group.collect(),
             _ => SmallVec::from_slice(&[redirected.index]),
         };
-        let reply = connection.submit(checks.len(), batch.until.into(), |pipeline| {
-            pipeline.add_alone(asking, |pipeline| add(pipeline, pool, batch, redirected.index, mode));
-        })?;
+        let reply = connection.submit(
+            checks.len(),
+            Patience::of(batch, mode.plan),
+            batch.lowered.clone(),
+            |pipeline| {
+                pipeline.add_alone(asking, |pipeline| add(pipeline, pool, batch, redirected.index, mode));
+            },
+        )?;
         Ok(Submitted { checks, reply, connection })
     }
 

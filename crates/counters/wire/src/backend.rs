@@ -9,6 +9,7 @@ use crate::{
     failure::{Failure, FailureKind},
     framed::{Codec, FramedStream},
 };
+use counters::Lowered;
 
 pub trait Backend: Sized + Send + Sync + 'static {
     type Codec: Codec;
@@ -91,10 +92,11 @@ pub trait Pipeline: Default + Send + 'static {
     fn add_caller(
         &mut self,
         patience: Patience,
+        lowered: Option<Lowered>,
         fill: impl FnOnce(&mut Self),
     ) -> oneshot::Receiver<Answered<Self::CheckResult>> {
         let first = self.checks();
         fill(self);
-        self.callers_mut().add(first, patience)
+        self.callers_mut().add(first, patience, lowered)
     }
 }

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::indexes::{at, index};
-use counters::StoreError;
+use counters::{Batch, HitsToSend, Lowered, StoreError};
 
 /// The outcomes of a caller's checks, in the caller's order.
 pub type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
@@ -23,6 +23,14 @@ pub enum Patience {
 }
 
 impl Patience {
+    /// That of a request for what is sent.
+    pub fn of(batch: &Batch, sent: HitsToSend<'_>) -> Self {
+        match sent {
+            HitsToSend::Back(_) => Self::Unlimited,
+            _ => batch.until.into(),
+        }
+    }
+
     /// The caller's own deadline.
     pub(super) fn until(self) -> Option<Instant> {
         match self {
@@ -44,6 +52,8 @@ pub struct Callers<C, O> {
     waiting: Vec<Caller<O>>,
     /// No caller's deadline is earlier.
     earliest: Option<Instant>,
+    /// They tell of what came back when it is known what became of the checks, whoever still waits.
+    lowered: Vec<Lowered>,
 }
 
 struct Caller<O> {
@@ -54,7 +64,7 @@ struct Caller<O> {
 
 impl<C, O> Default for Callers<C, O> {
     fn default() -> Self {
-        Self { checks: Vec::new(), waiting: Vec::new(), earliest: None }
+        Self { checks: Vec::new(), waiting: Vec::new(), earliest: None, lowered: Vec::new() }
     }
 }
 
@@ -68,7 +78,13 @@ impl<C, O> Callers<C, O> {
     }
 
     /// Adds the caller of all checks from index `first` on.
-    pub(super) fn add(&mut self, first: usize, patience: Patience) -> oneshot::Receiver<Answered<O>> {
+    pub(super) fn add(
+        &mut self,
+        first: usize,
+        patience: Patience,
+        lowered: Option<Lowered>,
+    ) -> oneshot::Receiver<Answered<O>> {
+        self.lowered.extend(lowered);
         let (reply, receiver) = oneshot::channel();
         self.earliest = [self.earliest, patience.until()].into_iter().flatten().min();
         self.waiting.push(Caller { checks: index(first)..index(self.checks.len()), patience, reply });
@@ -131,6 +147,7 @@ impl<C, O> Callers<C, O> {
     pub fn clear(&mut self) {
         self.checks.clear();
         self.waiting.clear();
+        self.lowered.clear();
         self.earliest = None;
     }
 }

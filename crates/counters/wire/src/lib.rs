@@ -49,7 +49,7 @@ use crate::{
     client_metrics::ClientMetrics,
     failure::{Failure, FailureKind},
 };
-use counters::StoreError;
+use counters::{Lowered, StoreError};
 use faults::mutex::lock;
 use metrics::FailureReason;
 use net::ServerAddress;
@@ -123,6 +123,7 @@ impl<B: Backend> Connection<B> {
         &self,
         checks: usize,
         patience: Patience,
+        lowered: Option<Lowered>,
         fill: impl FnOnce(&mut B::Pipeline),
     ) -> Result<PendingReply<B>, StoreError> {
         let mut state = self.lock();
@@ -135,7 +136,7 @@ impl<B: Backend> Connection<B> {
             let message = self.describe(format_args!("queue full: {max} checks ({})", B::MAX_QUEUED));
             return Err(StoreError { reason: FailureReason::QueueFull, message: message.into() });
         }
-        let reply = state.queue.add_caller(patience, fill, &*self.shared.edges.timer);
+        let reply = state.queue.add_caller(patience, lowered, fill, &*self.shared.edges.timer);
         let wake = mem::take(&mut state.idle);
         drop(state);
         if wake {

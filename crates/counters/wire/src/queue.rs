@@ -12,7 +12,7 @@ use std::{
 };
 
 use clock::timer::{Timer, after};
-use counters::StoreError;
+use counters::{Lowered, StoreError};
 use metrics::FailureReason;
 use tokio::sync::oneshot;
 
@@ -108,12 +108,13 @@ impl<P: Pipeline> Queue<P> {
     pub(super) fn add_caller(
         &mut self,
         patience: Patience,
+        lowered: Option<Lowered>,
         fill: impl FnOnce(&mut P),
         timer: &dyn Timer,
     ) -> oneshot::Receiver<Answered<P::CheckResult>> {
         let pipeline = &mut self.last(timer).pipeline;
         let before = pipeline.checks();
-        let reply = pipeline.add_caller(patience, fill);
+        let reply = pipeline.add_caller(patience, lowered, fill);
         let after = pipeline.checks();
         self.checks += after - before;
         self.sealed = after >= self.window.pipeline();

@@ -23,7 +23,7 @@ use super::{
     waiting::Waiting,
 };
 use clock::Time;
-use counters::{Applied, Batch, Check, CounterId, Counting, StoreError};
+use counters::{Applied, Batch, Caches, Check, CounterId, Counting, Lowered, Resets, StoreError};
 use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
 use metrics::ResponseCode;
@@ -135,7 +135,7 @@ impl Limiter {
     }
 
     fn plan_and_try(
-        &self,
+        self: &Arc<Self>,
         request: &Request<'_>,
         now: Time,
         trace: Option<&mut DecisionTrace>,
@@ -173,6 +173,7 @@ impl Limiter {
         let holds = planned.batch.has_holds();
         self.skip_checks(&replacements, &mut planned, now);
         let batch = &mut planned.batch;
+        batch.lowered = self.lowered_by(batch);
         let token =
             if batch.has_holds() { self.hold_token(batch).map_err(RequestError::Store)? } else { None };
         let id = token.as_ref().map(|token| token.id());
@@ -354,35 +355,46 @@ impl Limiter {
         !self.policy.shadow_mode && plan.iter().any(is_blocked)
     }
 
-    /// Stores the keys of a counted batch that are over their limits, and removes those that a refund freed.
+    /// Stores the keys of a counted batch that are over their limits.
     pub(super) fn remember_over(&self, batch: &Batch, now: Time) {
+        let Some(cache) = &self.over_limit else { return };
         for group in batch.groups() {
             let checks = batch.checks_at(group);
             // All limits of a rule that reject are known, or none.
             let is_passing = checks
                 .iter()
                 .any(|check| check.is_over() && (check.is_passing || !OverLimitCache::can_know(check, now)));
-            let cache = self.over_limit.as_ref().filter(|_| !is_passing);
-            for check in checks {
-                if check.is_over() {
-                    if let Some(cache) = cache {
-                        cache.insert(check, now);
-                    }
-                } else if check.may_free() {
-                    // The refund was counted by now.
-                    self.freed(check.id, Some(batch.full_key(check)), self.now());
-                }
+            if !is_passing {
+                checks
+                    .iter()
+                    .filter(|check| check.is_over() && check.takes())
+                    .for_each(|check| cache.insert(check, now));
             }
         }
     }
 
-    /// Hits came back to a counter: neither this replica nor another may remember that it is over its limit.
-    pub(super) fn freed(&self, counter: CounterId, full_key: Option<&str>, now: Time) {
+    /// What tells the caches of the counters to which this batch gives hits back, or may.
+    pub(super) fn lowered_by(self: &Arc<Self>, batch: &Batch) -> Option<Lowered> {
+        let refunds = || batch.checks().iter().filter(|check| check.gives_back());
+        let may_be_cached = self.over_limit.is_some() || self.untold.is_some();
+        let may_give_back = refunds().next().is_some() || batch.has_groups() && self.untold.is_some();
+        (may_be_cached && may_give_back).then(|| {
+            let lowered = Lowered::new(self.clone());
+            refunds().for_each(|check| lowered.add(check.id, batch.full_key(check)));
+            lowered
+        })
+    }
+
+    /// Hits came back to a counter, or to any: neither this replica nor another may remember that it is over its limit.
+    pub(super) fn forget_over(&self, counter: Option<CounterId>, full_key: Option<&str>) {
         if let Some(cache) = &self.over_limit {
-            cache.refunded(counter, now);
+            match counter {
+                Some(counter) => cache.refunded(counter, self.now()),
+                None => cache.forget(&Resets::Unknown, self.now()),
+            }
         }
-        if let (Some(announce), Some(full_key)) = (&self.announce, full_key) {
-            announce(full_key);
+        if let Some(untold) = &self.untold {
+            untold.add(full_key);
         }
     }
 
@@ -440,6 +452,12 @@ impl Limiter {
         });
         let instead = instead.collect();
         remove_checks(planned, &instead);
+    }
+}
+
+impl Caches for Limiter {
+    fn lowered(&self, counter: CounterId, full_key: &str) {
+        self.forget_over(Some(counter), Some(full_key));
     }
 }
 

@@ -144,7 +144,7 @@ impl Limiter {
         if let Some(local) = self.local.get() {
             local.maintain(now);
             if let Some((closed, _)) = local.sweep_holds(now).now_or_never() {
-                self.count_all(&closed, now);
+                self.count_all(&closed);
             }
         }
     }

@@ -25,7 +25,7 @@ use super::{
     request::{Descriptor, Request},
 };
 use clock::{Time, timer::Timer};
-use counters::{Batch, Close, Closed, Closing, Hold, HoldId, KeepHolds as _, Resets, StoreError};
+use counters::{Batch, Close, Closed, Closing, Hold, HoldId, KeepHolds as _, StoreError};
 use limit::{Hits, Kind, Limit, MAX_LIMIT, holds::How};
 use metrics::{FailureReason, HoldBound, HoldEnd, Stats};
 use rules::Value;
@@ -197,7 +197,7 @@ impl Limiter {
             self.store.try_close_holds(&closing, now)
         };
         if let Some(closed) = closed {
-            self.count_closed(&closed, &closing, now);
+            self.count_closed(&closed, &closing);
             token.delivered();
         }
     }
@@ -205,7 +205,7 @@ impl Limiter {
     /// Counts what the store found expired while it held.
     pub(super) fn count_held(&self, batch: &Batch) {
         if !batch.expired.is_empty() {
-            self.count_all(&batch.expired, self.now());
+            self.count_all(&batch.expired);
         }
         let stats = self.stats.holds();
         for check in batch.holding().map(|index| batch.check(index)) {
@@ -276,7 +276,7 @@ impl Limiter {
             } else {
                 self.store.try_close_holds(closing, now)
             };
-            closed.inspect(|closed| self.count_closed(closed, closing, now)).is_some()
+            closed.inspect(|closed| self.count_closed(closed, closing)).is_some()
         };
         // In their order: nothing after one that waits.
         while let Some(first) = closings.all.first_mut() {
@@ -290,13 +290,14 @@ impl Limiter {
 
     async fn close_one(&self, closing: &mut Closing, now: Time) -> Result<(), StoreError> {
         if closing.id.slots.is_empty() {
-            self.count_closed(&self.close_here(closing, now), closing, now);
+            self.count_closed(&self.close_here(closing, now), closing);
             return Ok(());
         }
         let (closed, result) = self.store.close_holds(closing, now).await;
         if result.is_ok() || !closed.is_empty() {
-            self.count_closed(&closed, closing, now);
+            self.count_closed(&closed, closing);
         }
+        closing.is_repeated |= result.is_err();
         result
     }
 
@@ -305,15 +306,19 @@ impl Limiter {
         self.local.get().and_then(|local| local.try_close_holds(closing, now)).unwrap_or_default()
     }
 
-    fn count_closed(&self, closed: &[Closed], closing: &Closing, now: Time) {
+    fn count_closed(&self, closed: &[Closed], closing: &Closing) {
         let stats = self.stats.holds();
         if matches!(closing.close, Close::Settle(_)) && !closed.iter().any(|one| one.how != How::Expired) {
             stats.unknown_ids.increment();
+            if closing.is_repeated {
+                // It may have been settled by the command whose reply was lost.
+                self.forget_over(None, None);
+            }
         }
-        self.count_all(closed, now);
+        self.count_all(closed);
     }
 
-    pub(super) fn count_all(&self, closed: &[Closed], now: Time) {
+    pub(super) fn count_all(&self, closed: &[Closed]) {
         let stats = self.stats.holds();
         for one in closed {
             let rule = stats.rule(one.rule_id);
@@ -328,11 +333,7 @@ impl Limiter {
             let covered = if one.how == How::SettledLate { one.before } else { one.held };
             stats.overspent_hits.add(one.after.saturating_sub(covered));
             if one.after < one.before {
-                match (one.counter, &self.over_limit) {
-                    (Some(counter), _) => self.freed(counter, one.full_key.as_deref(), now),
-                    (None, Some(cache)) => cache.forget(&Resets::Unknown, now),
-                    (None, None) => {}
-                }
+                self.forget_over(one.counter, one.full_key.as_deref());
             }
         }
     }
@@ -374,7 +375,7 @@ impl Limiter {
             timer.sleep(SWEEP).await;
             let now = self.now();
             let (closed, _) = self.store.sweep_holds(now).await;
-            self.count_all(&closed, now);
+            self.count_all(&closed);
         }
     }
 

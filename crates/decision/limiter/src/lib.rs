@@ -29,6 +29,7 @@ mod request_log;
 mod response;
 #[cfg(test)]
 mod tests;
+mod untold;
 mod waiting;
 
 use std::sync::{
@@ -49,7 +50,7 @@ pub use look::{CounterState, Counters, ListedHold};
 use memory::MemoryStore;
 use metrics::{DomainStats, RuleStats, Stats};
 pub use observer::{Holding, Observed, ObservedDescriptor, ObservedLimit, Observer};
-pub use over_limit_cache::{Announce, CacheUsage, OverLimitCache};
+pub use over_limit_cache::{CacheUsage, OverLimitCache};
 use overrides::Index;
 pub use preview::{OverrideLimit, Preview, preview};
 pub use quota::{QuotaBucket, QuotaLimit, QuotaRule, Reserved};
@@ -59,6 +60,7 @@ pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestErro
 pub use request_log::{Recorded, RequestLog};
 use rules::{RuleId, RuleSet};
 use rules_source::{Published, Source};
+pub use untold::Untold;
 use waiting::Owed;
 pub use waiting::{Concluded, Waiting};
 
@@ -176,8 +178,8 @@ pub struct Limiter {
     /// The store needs the names of counters.
     names: bool,
     over_limit: Option<Arc<OverLimitCache>>,
-    /// Tells other replicas of a refund that frees a limit, by the full key of its counter.
-    announce: Option<Announce>,
+    /// What other replicas must hear of, if they share the store.
+    untold: Option<Arc<Untold>>,
     overrides: Arc<Index>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
@@ -213,7 +215,7 @@ impl Limiter {
             names: store.needs_names(),
             store,
             over_limit,
-            announce: None,
+            untold: None,
             holds,
             owed: Owed::default(),
             overrides: Arc::default(),
@@ -236,8 +238,8 @@ impl Limiter {
     }
 
     /// The same limiter, for replicas that share a store.
-    pub fn announcing(self, announce: Announce) -> Self {
-        Self { announce: Some(announce), ..self }
+    pub fn telling(self, untold: Arc<Untold>) -> Self {
+        Self { untold: Some(untold), ..self }
     }
 
     /// The same limiter, which shows its requests and decisions to an observer.

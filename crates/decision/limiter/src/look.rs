@@ -131,7 +131,7 @@ impl Limiter {
     pub async fn close_hold(&self, mut closing: Closing) -> Result<usize, RequestError> {
         let now = self.now();
         let (closed, result) = self.store.close_holds(&mut closing, now).await;
-        self.count_all(&closed, now);
+        self.count_all(&closed);
         result.map(|()| closed.len()).map_err(RequestError::Store)
     }
 

@@ -17,9 +17,6 @@ use counters::{
 use limit::{Algorithm, FixedWindow, Hits, Verdict, lease::over_for};
 use metrics::TableUsage as Usage;
 
-/// Passes the full key of a refunded counter on to other replicas.
-pub type Announce = Box<dyn Fn(&str) + Send + Sync>;
-
 pub struct OverLimitCache {
     keys: Table<Rejection>,
     /// The microsecond of the last reset or refund, by a part of the key's hash: one key in so many waits for another's.
@@ -90,15 +87,12 @@ impl OverLimitCache {
         counter.mixed_with(self.rules.load(Ordering::Relaxed).into())
     }
 
-    /// The verdict on a check, if it follows from what is known of its counter. A refund removes the key. The caller counts
-    /// the lookup.
+    /// The verdict on a check, if it follows from what is known of its counter. The caller counts the lookup.
     pub fn get(&self, check: &Check, now: Time) -> Option<Verdict> {
-        let key = self.key(check.id);
         if !check.takes() {
-            self.keys.remove(key, now);
             return None;
         }
-        self.keys.get(key, now)?.verdict(check, now)
+        self.keys.get(self.key(check.id), now)?.verdict(check, now)
     }
 
     /// Counts the lookups of a request, once it is decided.
@@ -311,7 +305,8 @@ mod tests {
         let wait = |key, hits, second| {
             get(&cache, key, &limit, hits, Time::from_seconds(second)).map(|verdict| verdict.retry_after)
         };
-        assert_eq!(wait("b", Hits::Refund(1), 610), None);
+        assert_eq!(wait("b", Hits::Refund(1), 610), None, "the store counts it");
+        cache.refunded(id("b"), Time::from_seconds(610));
         assert_eq!(wait("b", Hits::Take(1), 610), None);
         assert_eq!(wait("a", Hits::Take(0), 615), Some(Some(45_000_000)));
         assert_eq!(wait("a", Hits::Take(5), 615), Some(Some(45_000_000)));

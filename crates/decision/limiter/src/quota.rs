@@ -121,12 +121,12 @@ impl Limiter {
     /// begins soon. Nothing else is counted.
     ///
     /// The counters are read first: a fixed window would count what it has no room for, and refuse other callers.
-    pub async fn reserve(&self, bucket: &QuotaBucket, hits: u64, at: Time) -> Reserved {
+    pub async fn reserve(self: &Arc<Self>, bucket: &QuotaBucket, hits: u64, at: Time) -> Reserved {
         self.reserve_or_why_not(bucket, hits, at).await.unwrap_or_else(|instead| instead)
     }
 
     async fn reserve_or_why_not(
-        &self,
+        self: &Arc<Self>,
         bucket: &QuotaBucket,
         hits: u64,
         at: Time,
@@ -159,12 +159,11 @@ impl Limiter {
         };
         let Some(excess) = verdicts().filter_map(over).max() else { return Ok(Reserved::Hits(0)) };
         self.count_bucket(&mut bucket, Hits::Refund(excess), Counting::Always, at).await?;
-        self.remember_over(&bucket.planned.batch, self.now());
         Ok(Reserved::Hits(hits - excess))
     }
 
     /// Gives hits back that were reserved at `at` and not assigned, to the windows that have not ended since.
-    pub async fn give_back(&self, bucket: &QuotaBucket, hits: u64, at: Time) {
+    pub async fn give_back(self: &Arc<Self>, bucket: &QuotaBucket, hits: u64, at: Time) {
         let (refund, now) = (Hits::Refund(hits), self.now());
         let Some(mut bucket) = self.plan_bucket(bucket, refund, at) else { return };
         let batch = &mut bucket.planned.batch;
@@ -181,9 +180,7 @@ impl Limiter {
             batch.group(0);
         }
         // What is not given back to a lost store is not admitted again: no limit is exceeded by it.
-        if self.count_bucket(&mut bucket, refund, Counting::Always, at.max(now)).await.is_ok() {
-            self.remember_over(&bucket.planned.batch, now);
-        }
+        let _ = self.count_bucket(&mut bucket, refund, Counting::Always, at.max(now)).await;
     }
 
     /// Counts what an Envoy reports in the statistics, the top keys and the refusals.
@@ -276,7 +273,7 @@ impl Limiter {
 
     /// Counts in the store, or in the local fallback if the failure policy says so.
     async fn count_bucket(
-        &self,
+        self: &Arc<Self>,
         bucket: &mut BucketPlan<'_>,
         hits: Hits,
         counting: Counting,
@@ -285,10 +282,12 @@ impl Limiter {
         let batch = &mut bucket.planned.batch;
         batch.counting = counting;
         batch.set_hits(hits);
+        batch.lowered = self.lowered_by(batch);
         let applied = match self.store.try_apply(batch, now) {
             Applied::Done => Ok(()),
             Applied::Wait => self.store.apply(batch, now).await,
         };
+        batch.lowered = None;
         let Err(error) = applied else { return Ok(()) };
         let policy = self.failure_policy(bucket.request.domain, bucket.domain(), self.now());
         let PlannedRequest { plan, batch } = &mut bucket.planned;

@@ -19,7 +19,10 @@ use super::{
     index::{Draft, Index},
     model::{Override, timestamp},
     progress::Progress,
-    shared::{BATCH, Field, Replaced, UNKNOWN, VERSION, VERSIONS, change, channel, publish_keys, replace},
+    shared::{
+        BATCH, Field, Replaced, UNKNOWN, VERSION, VERSIONS, change, channel, publish_any, publish_keys,
+        replace,
+    },
     sweep,
     versions::Versions,
 };
@@ -51,8 +54,11 @@ pub struct Follower {
 
 impl Follower {
     /// Returns how many replicas it reached.
-    pub async fn announce_refunds(&self, full_keys: &[String]) -> Result<u64, String> {
-        publish_keys(&self.pool, "refund", full_keys).await
+    pub async fn announce_refunds(&self, refunds: &Resets) -> Result<u64, String> {
+        match refunds {
+            Resets::Of(full_keys) => publish_keys(&self.pool, "refund", full_keys).await,
+            Resets::Unknown => publish_any(&self.pool, "refund").await,
+        }
     }
 
     /// Follows Redis; never returns.

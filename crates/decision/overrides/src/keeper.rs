@@ -18,6 +18,7 @@ use super::{
     target::{Scope, Target},
 };
 use clock::Time;
+use counters::Resets;
 use faults::mutex::lock;
 use memcached::ResetLog;
 use net::edges::Edges;
@@ -285,7 +286,7 @@ impl Keeper {
     pub async fn announce_reset(&self, full_keys: &[String]) -> Result<Option<u64>, String> {
         match (&self.storage, &self.resets) {
             (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await.map(Some),
-            (_, Some(resets)) => resets.announce(full_keys).await.map(|()| None),
+            (_, Some(resets)) => resets.announce(&Resets::Of(full_keys.to_vec())).await.map(|()| None),
             (Storage::Memory | Storage::File(_), None) => Ok(None),
         }
     }

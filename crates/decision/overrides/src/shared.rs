@@ -211,14 +211,23 @@ pub(super) async fn publish_keys(
         };
         let count = rest.iter().take_while(fits).count().max(1);
         let (some, others) = rest.split_at(count);
-        let message = format!("{event}\n{}", serde_json::Value::from(some));
-        let reached: u64 = pool.command(&channel, cmd("PUBLISH").arg(&channel).arg(message)).await?;
+        let reached = publish(pool, &channel, format!("{event}\n{}", serde_json::Value::from(some))).await?;
         (rest, least) = (others, least.min(reached));
     }
-    if least == 0 {
+    Ok(least)
+}
+
+/// The same of any counters: replicas that do not find keys forget all that they know.
+pub(super) async fn publish_any(pool: &CommandPool, event: &str) -> Result<u64, String> {
+    publish(pool, &channel(pool), format!("{event}\n{UNKNOWN}")).await
+}
+
+async fn publish(pool: &CommandPool, channel: &str, message: String) -> Result<u64, String> {
+    let reached = pool.command(channel, cmd("PUBLISH").arg(channel).arg(message)).await?;
+    if reached == 0 {
         return Err(format!("redis: no replica follows the channel {channel:?} on the server that owns it"));
     }
-    Ok(least)
+    Ok(reached)
 }
 
 pub(super) fn channel(pool: &CommandPool) -> String {

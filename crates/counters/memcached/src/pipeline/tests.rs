@@ -17,7 +17,7 @@ type Answered = remote::Answered<CheckResult>;
 fn pipeline(callers: &[&[(&str, Hits)]]) -> (MemcachedPipeline, Vec<oneshot::Receiver<Answered>>) {
     let mut pipeline = MemcachedPipeline::default();
     let add_caller = |checks: &&[(&str, Hits)]| {
-        pipeline.add_caller(Patience::Timeout, |pipeline| {
+        pipeline.add_caller(Patience::Timeout, None, |pipeline| {
             checks.iter().for_each(|(key, hits)| pipeline.add(key, *hits, 61));
         })
     };
@@ -140,7 +140,7 @@ fn a_cleared_pipeline_is_empty() {
     pipeline.clear();
     assert_eq!((written(&pipeline), pipeline.checks()), (String::new(), 0));
     let mut received =
-        pipeline.add_caller(Patience::Timeout, |pipeline| pipeline.add("a", Hits::Take(1), 61));
+        pipeline.add_caller(Patience::Timeout, None, |pipeline| pipeline.add("a", Hits::Take(1), 61));
     assert_eq!(written(&pipeline), "incr a 1\r\n");
     pipeline.complete(vec![Reply::Number(9)], |kind, error| Failure::new(kind, error));
     assert_eq!(received.try_recv().unwrap().unwrap()[0].as_ref().ok(), Some(&9));

@@ -103,7 +103,7 @@ mod tests {
         let expiry = Expiry { seconds: 60, end: Time::from_seconds(120), set };
         let receipt = Receipt { holder: 7, confirmed: 30, requested: 31 };
         let call = LeaseCall::take("{k}:leases".to_owned(), (5, 100), (id, expiry), receipt);
-        let mut waiting = pipeline.add_caller(Patience::Timeout, |pipeline| pipeline.lease("k", call));
+        let mut waiting = pipeline.add_caller(Patience::Timeout, None, |pipeline| pipeline.lease("k", call));
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
         assert_eq!(pipeline.replies(), 1);

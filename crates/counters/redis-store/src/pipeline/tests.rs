@@ -137,7 +137,7 @@ proptest! {
         for callers in pipelines {
             let mut received = Vec::new();
             for checks in &callers {
-                received.push(pipeline.add_caller(Patience::Timeout, |pipeline| {
+                received.push(pipeline.add_caller(Patience::Timeout, None, |pipeline| {
                     for (key, hits) in checks {
                         let key = format!("key {key}");
                         match hits {
@@ -170,14 +170,13 @@ proptest! {
 fn hits_on_one_key_share_a_command_and_a_read_is_a_get() {
     let mut pipeline = RedisPipeline::default();
     for _ in 0..50 {
-        drop(pipeline.add_caller(Patience::Timeout, |pipeline| {
+        drop(pipeline.add_caller(Patience::Timeout, None, |pipeline| {
             pipeline.count("a", CounterId::of_name("a"), 2, HOUR);
         }));
     }
-    drop(
-        pipeline
-            .add_caller(Patience::Timeout, |pipeline| pipeline.count("b", CounterId::of_name("b"), 0, HOUR)),
-    );
+    drop(pipeline.add_caller(Patience::Timeout, None, |pipeline| {
+        pipeline.count("b", CounterId::of_name("b"), 0, HOUR);
+    }));
     let mut bytes = Vec::new();
     pipeline.write(&mut bytes);
     let words = "*3 $6 INCRBY $1 a $3 100 *3 $6 EXPIRE $1 a $4 3600 *2 $3 GET $1 b ";
@@ -190,7 +189,7 @@ fn the_source_of_an_unknown_script_is_sent() {
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     server.counters.insert("a".into(), 5);
     for left in [3, 1, 0] {
-        let mut received = pipeline.add_caller(Patience::Timeout, |pipeline| {
+        let mut received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
             pipeline.count_together(CounterId::of_name("a"), &[fixed("a", Hits::Refund(2))]);
         });
         server.exchange(&mut pipeline);
@@ -203,10 +202,9 @@ fn the_source_of_an_unknown_script_is_sent() {
 fn detects_a_key_that_lost_its_expiry() {
     let (mut server, mut pipeline) = (Server::default(), RedisPipeline::default());
     let known = Expiry { set: Expire::Known, ..HOUR };
-    drop(
-        pipeline
-            .add_caller(Patience::Timeout, |pipeline| pipeline.count("a", CounterId::of_name("a"), 1, known)),
-    );
+    drop(pipeline.add_caller(Patience::Timeout, None, |pipeline| {
+        pipeline.count("a", CounterId::of_name("a"), 1, known);
+    }));
     let learned = server.exchange(&mut pipeline);
     assert_eq!(learned.missing_ttl, [("a".into(), 3600)]);
     pipeline.clear();
@@ -218,8 +216,9 @@ fn detects_a_key_that_lost_its_expiry() {
 /// The outcome and the findings of one hit with these replies.
 fn learned_from(expiry: Expiry, replies: Vec<Reply>) -> (CheckResult, Learned) {
     let mut pipeline = RedisPipeline::default();
-    let mut received = pipeline
-        .add_caller(Patience::Timeout, |pipeline| pipeline.count("a", CounterId::of_name("a"), 1, expiry));
+    let mut received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
+        pipeline.count("a", CounterId::of_name("a"), 1, expiry);
+    });
     let learned = pipeline.complete(replies, |kind, error| Failure::new(kind, error));
     (received.try_recv().unwrap().unwrap()[0].clone(), learned)
 }
@@ -268,7 +267,7 @@ fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
     ] {
         let mut pipeline = RedisPipeline::default();
         for expiry in [first, second] {
-            drop(pipeline.add_caller(Patience::Timeout, |pipeline| {
+            drop(pipeline.add_caller(Patience::Timeout, None, |pipeline| {
                 pipeline.count("a", CounterId::of_name("a"), 1, expiry);
             }));
         }
@@ -283,11 +282,13 @@ fn the_longer_of_two_windows_sets_the_expiry_of_their_key() {
 #[test]
 fn an_error_reply_fails_only_the_callers_of_its_key() {
     let mut pipeline = RedisPipeline::default();
-    let mut good = pipeline
-        .add_caller(Patience::Timeout, |pipeline| pipeline.count("a", CounterId::of_name("a"), 1, HOUR));
-    let mut bad = pipeline
-        .add_caller(Patience::Timeout, |pipeline| pipeline.count("b", CounterId::of_name("b"), 1, HOUR));
-    let mut moved = pipeline.add_caller(Patience::Timeout, |pipeline| {
+    let mut good = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
+        pipeline.count("a", CounterId::of_name("a"), 1, HOUR);
+    });
+    let mut bad = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
+        pipeline.count("b", CounterId::of_name("b"), 1, HOUR);
+    });
+    let mut moved = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
         pipeline.add_alone(true, |pipeline| pipeline.count("c", CounterId::of_name("c"), 1, HOUR));
     });
     let error = |text: &str| Reply::Error(text.to_owned());
@@ -322,7 +323,7 @@ fn keys_of_a_script_share_a_command_and_equal_arguments() {
     };
     let call = |pipeline: &mut RedisPipeline, number: usize, slot, algorithm, hits| {
         let key = format!("key {number}");
-        drop(pipeline.add_caller(Patience::Timeout, |pipeline| {
+        drop(pipeline.add_caller(Patience::Timeout, None, |pipeline| {
             pipeline.count_alone(CounterId::of_name(&key), slot, &alone(&key, algorithm, hits));
         }));
     };
@@ -360,7 +361,7 @@ fn keys_that_cannot_be_counted_together_are_redirected() {
         let mut received: Vec<_> = ["a", "b"][..keys]
             .iter()
             .map(|key| {
-                pipeline.add_caller(Patience::Timeout, |pipeline| {
+                pipeline.add_caller(Patience::Timeout, None, |pipeline| {
                     pipeline.count_alone(CounterId::of_name(key), 0, &alone(key, log, Hits::Take(1)));
                 })
             })
@@ -390,11 +391,11 @@ fn minute() -> Window {
 fn assert_refuses_state(kind: Kind, state: &Reply) {
     let algorithm = kind.at(5, minute(), None);
     let mut pipeline = RedisPipeline::default();
-    let mut alone = pipeline.add_caller(Patience::Timeout, |pipeline| match kind {
+    let mut alone = pipeline.add_caller(Patience::Timeout, None, |pipeline| match kind {
         Kind::FixedWindow => pipeline.count_together(CounterId::of_name("a"), &[fixed("a", Hits::Refund(1))]),
         _ => pipeline.count_alone(CounterId::of_name("a"), 0, &alone("a", algorithm, Hits::Take(1))),
     });
-    let mut guarded = pipeline.add_caller(Patience::Timeout, |pipeline| {
+    let mut guarded = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
         pipeline.count_guarded(
             &[ScriptCheck { uncached: None, ..self::alone("a", algorithm, Hits::Take(1)) }],
             &[0],
@@ -437,7 +438,7 @@ fn a_state_of_another_shape_counts_nothing() {
 fn assert_refuses_reply(kind: Kind, reply: &Reply) {
     let algorithm = kind.at(5, minute(), None);
     let mut pipeline = RedisPipeline::default();
-    let mut received = pipeline.add_caller(Patience::Timeout, |pipeline| {
+    let mut received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
         let checks = ["a", "b"].map(|name| alone(name, algorithm, Hits::Take(1)));
         pipeline.count_guarded(&checks, &vec![0; checks.len()]);
     });
@@ -487,15 +488,16 @@ fn only_a_call_of_an_unknown_script_is_sent_again() {
     let minute = Window::of_seconds(60).unwrap();
     let mut pipeline = RedisPipeline::default();
     let known = Expiry { set: Expire::Known, ..HOUR };
-    let mut before = pipeline
-        .add_caller(Patience::Timeout, |pipeline| pipeline.count("a", CounterId::of_name("a"), 1, known));
+    let mut before = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
+        pipeline.count("a", CounterId::of_name("a"), 1, known);
+    });
     let bucket = Kind::TokenBucket.at(5, minute, None);
-    let mut unknown = pipeline.add_caller(Patience::Timeout, |pipeline| {
+    let mut unknown = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
         pipeline.add_alone(true, |pipeline| {
             pipeline.count_alone(CounterId::of_name("b"), 0, &alone("b", bucket, Hits::Take(1)));
         });
     });
-    let mut after = pipeline.add_caller(Patience::Timeout, |pipeline| {
+    let mut after = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
         pipeline.count_together(CounterId::of_name("c"), &[fixed("c", Hits::Refund(1))]);
     });
     let text = |text: &str| Reply::Text(text.as_bytes().to_vec());

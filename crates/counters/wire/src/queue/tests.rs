@@ -53,7 +53,7 @@ fn held_back(start: Instant) -> Queue<Numbers> {
 }
 
 fn add(queue: &mut Queue<Numbers>, patience: Patience, at: Instant) -> Waiting {
-    queue.add_caller(patience, |pipeline| pipeline.0.push(0), &Still(at))
+    queue.add_caller(patience, None, |pipeline| pipeline.0.push(0), &Still(at))
 }
 
 fn reason(waiting: &mut Waiting) -> Option<FailureReason> {

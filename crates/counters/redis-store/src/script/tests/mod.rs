@@ -107,13 +107,15 @@ fn every_caller_receives_the_algorithms_outcome() {
                 now = then;
                 // The stored state is read too.
                 for (key, model) in models.iter_mut().enumerate() {
-                    let received = pipeline
-                        .add_caller(Patience::Timeout, |pipeline| call(pipeline, key, model, Hits::Take(0)));
+                    let received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
+                        call(pipeline, key, model, Hits::Take(0));
+                    });
                     waiting.push((received, model.apply(Hits::Take(0), now)));
                 }
             }
             let model = &mut models[at];
-            let received = pipeline.add_caller(Patience::Timeout, |pipeline| call(pipeline, at, model, hits));
+            let received =
+                pipeline.add_caller(Patience::Timeout, None, |pipeline| call(pipeline, at, model, hits));
             waiting.push((received, model.apply(within(hits), now)));
         }
         all_receive(redis, &mut pipeline, now, waiting.drain(..))
@@ -169,8 +171,8 @@ fn rejected_requests_count_only_checks_that_are_over() {
             let guarded = checks.iter().zip(&names);
             let guarded = guarded.map(|((at, hits), key)| models[*at].check(key, *hits, Member::Alone));
             let guarded: Vec<_> = guarded.collect();
-            let mut received =
-                pipeline.add_caller(Patience::Timeout, |pipeline| pipeline.count_guarded(&guarded, &codes));
+            let mut received = pipeline
+                .add_caller(Patience::Timeout, None, |pipeline| pipeline.count_guarded(&guarded, &codes));
             let learned = redis.exchange(&mut pipeline, now);
             prop_assert!(learned.failures.is_empty(), "{:?}", learned.failures);
             let received = received.try_recv().unwrap().unwrap();
@@ -243,7 +245,7 @@ fn the_limits_of_a_rule_count_all_or_nothing_for_concurrent_callers() {
             let names = &names(&models, now)[of.clone()];
             let asked = &mut models[of];
             let id = CounterId::of_name(&names[0]);
-            let received = pipeline.add_caller(Patience::Timeout, |pipeline| {
+            let received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
                 pipeline.count_together(id, &group(asked, names, hits));
             });
             waiting.push((received, decided_together(asked, hits, now)));
@@ -283,7 +285,7 @@ fn a_group_of_a_rejected_request_counts_nothing() {
             let alone = models.iter().zip(&names).skip(of_group);
             let mut checks = group(&models[..of_group], &names, hits);
             checks.extend(alone.map(|(model, key)| model.check(key, one, Member::Alone)));
-            let mut received = pipeline.add_caller(Patience::Timeout, |pipeline| {
+            let mut received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
                 pipeline.count_guarded(&checks, &vec![0; checks.len()]);
             });
             let (group, alone) = models.split_at_mut(of_group);
@@ -324,14 +326,14 @@ fn nothing_is_counted_if_one_key_of_a_rule_has_a_foreign_value() {
             let checks = group(&models, &names, Hits::Take(2));
             let id = CounterId::of_name(&good);
             let mut received =
-                pipeline.add_caller(Patience::Timeout, |pipeline| pipeline.count_together(id, &checks));
+                pipeline.add_caller(Patience::Timeout, None, |pipeline| pipeline.count_together(id, &checks));
             redis.exchange(&mut pipeline, now);
             let received = received.try_recv().unwrap().unwrap();
             assert!(
                 received.iter().all(|received| matches!(received, CheckResult::Failed(_))),
                 "{good}: {received:?}"
             );
-            let mut received = pipeline.add_caller(Patience::Timeout, |pipeline| {
+            let mut received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
                 pipeline.count_guarded(&checks, &vec![0; checks.len()]);
             });
             redis.exchange(&mut pipeline, now);
@@ -357,7 +359,7 @@ fn many_callers_with_alternating_hits_are_counted() {
         for number in 0..9_000 {
             let hits = Hits::Take(1 + number % 2);
             let checks = group(&models, &names, hits);
-            let received = pipeline.add_caller(Patience::Timeout, |pipeline| {
+            let received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
                 pipeline.count_together(CounterId::of_name(&names[0]), &checks);
             });
             waiting.push((received, decided_together(&mut models, hits, now)));
@@ -382,7 +384,7 @@ fn a_key_expires_shortly_after_its_state_is_empty() {
     ] {
         let model = Model::new((name.at(10, minute, NonZeroU64::new(10)), minute));
         let mut pipeline = RedisPipeline::default();
-        drop(pipeline.add_caller(Patience::Timeout, |pipeline| {
+        drop(pipeline.add_caller(Patience::Timeout, None, |pipeline| {
             let check = ScriptCheck { seconds: 7, ..model.check(name.name(), Hits::Take(3), Member::Alone) };
             pipeline.count_alone(CounterId::of_name(name.name()), 0, &check);
         }));
@@ -411,7 +413,7 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
         let mut pipeline = RedisPipeline::default();
         let received = keys.map(|key| {
             let own = if key == "good" { name.name() } else { key };
-            pipeline.add_caller(Patience::Timeout, |pipeline| {
+            pipeline.add_caller(Patience::Timeout, None, |pipeline| {
                 pipeline.count_alone(
                     CounterId::of_name(own),
                     0,
@@ -438,7 +440,7 @@ fn a_foreign_value_fails_only_the_callers_of_its_key() {
             );
         }
         let guarded = keys.map(|key| model.check(key, Hits::Take(1), Member::Alone));
-        let mut received = pipeline.add_caller(Patience::Timeout, |pipeline| {
+        let mut received = pipeline.add_caller(Patience::Timeout, None, |pipeline| {
             pipeline.count_guarded(&guarded, &vec![0; guarded.len()]);
         });
         redis.exchange(&mut pipeline, now);
@@ -470,8 +472,8 @@ fn any_bytes_of_a_states_length_are_accepted() {
             };
             redis.command(words);
             let mut pipeline = RedisPipeline::default();
-            let mut received =
-                pipeline.add_caller(Patience::Timeout, |pipeline| call(pipeline, at, &models[at], hits));
+            let mut received = pipeline
+                .add_caller(Patience::Timeout, None, |pipeline| call(pipeline, at, &models[at], hits));
             redis.exchange(&mut pipeline, now);
             let received = received.try_recv().unwrap().unwrap();
             prop_assert!(matches!(received[0], CheckResult::Counted(_)), "{:?}", received);
