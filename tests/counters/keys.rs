@@ -114,7 +114,8 @@ fn a_limit_of_a_request_is_not_rejected_by_a_cached_rejection_of_a_smaller_one()
             client.ask(request("d", &[&[("path", "v")]])).unwrap();
         }
         let mut brings = request("d", &[&[("path", "v")]]);
-        brings.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 100, unit: 6 });
+        brings.descriptors[0].limit =
+            Some(RateLimitOverride { requests_per_unit: 100, unit: 6, unit_multiplier: None });
         let left = left(&client, brings);
         assert!((92..=96).contains(&left), "the rule and the request share a counter: {left}");
     }

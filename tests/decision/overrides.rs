@@ -504,6 +504,7 @@ fn an_override_takes_precedence_over_a_limit_in_the_request() {
         Some(proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
             requests_per_unit: 100,
             unit: 2,
+            unit_multiplier: None,
         });
     let mut asked = request("shop", &[]);
     asked.descriptors.push(brings);

@@ -188,7 +188,8 @@ descriptors:
             setup.env("EXPIRATION_JITTER_MAX_SECONDS", "0").env("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
         let server = setup.rules("d.yaml", rules).start_healthy();
         let mut own = request("d", &[&[("month", "v")], &[("day", "v")], &[("any", "v")]]);
-        own.descriptors[2].limit = Some(RateLimitOverride { requests_per_unit: 9, unit: 5 });
+        own.descriptors[2].limit =
+            Some(RateLimitOverride { requests_per_unit: 9, unit: 5, unit_multiplier: None });
         let response = server.ask(own).unwrap();
         let mut keys = redis.keys();
         keys.sort_unstable();

@@ -46,7 +46,8 @@ fn incomplete_requests_return_unknown() {
 fn a_limit_with_an_unknown_unit_is_an_error() {
     let server = Server::start(RULES);
     let mut asked = request("d", &[&[("k", "v")]]);
-    asked.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 3, unit: 0 });
+    asked.descriptors[0].limit =
+        Some(RateLimitOverride { requests_per_unit: 3, unit: 0, unit_multiplier: None });
     let status = server.ask(asked).unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unknown, "{status:?}");
 }

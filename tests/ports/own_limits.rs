@@ -25,7 +25,7 @@ const HOUR: i32 = 3;
 const WEEK: i32 = 7;
 
 fn limited(user: &str, (requests_per_unit, unit): (u32, i32)) -> RateLimitDescriptor {
-    let limit = Some(RateLimitOverride { requests_per_unit, unit });
+    let limit = Some(RateLimitOverride { requests_per_unit, unit, unit_multiplier: None });
     RateLimitDescriptor { limit, ..descriptor(&[("user", user)]) }
 }
 
@@ -59,6 +59,35 @@ fn a_limit_of_0_refuses_and_a_week_counts_a_week() {
         assert!((38 * 3600 - 120..=38 * 3600).contains(&until), "{store}: {until}");
         assert_eq!(ask(&client, limited("ann", (2, WEEK))), (Code::Ok, 0), "{store}");
         assert_eq!(ask(&client, limited("ann", (2, WEEK))), (Code::OverLimit, 0), "{store}");
+        drop((client, server));
+    }
+}
+
+#[test]
+fn a_limit_of_several_units_has_one_window_of_them() {
+    let clock = Clock::at("2026-11-24T10:00:00Z").steerable();
+    let _clock = clock.enter();
+    for (store, setup) in Stores::start(RULES).setups() {
+        let server = setup.start_healthy();
+        let client = server.client();
+        let of_units = |units| {
+            let mut descriptor = limited("ann", (3, MINUTE));
+            descriptor.limit.as_mut().unwrap().unit_multiplier = units;
+            descriptor
+        };
+        let answer = client.ask(asked(vec![of_units(Some(15))])).unwrap();
+        let status = &answer.statuses[0];
+        assert_eq!(status.current_limit.as_ref().unwrap().unit_multiplier, Some(15), "{store}");
+        let until = status.duration_until_reset.unwrap().seconds;
+        assert!((900 - 120..=900).contains(&until), "{store}: {until}");
+        assert_eq!(ask(&client, of_units(Some(15))), (Code::Ok, 1), "{store}");
+        // Another counter, and the same without a multiplier and with one.
+        assert_eq!([None, Some(1)].map(|units| ask(&client, of_units(units)).1), [2, 1], "{store}");
+        for units in [0, u32::MAX] {
+            let refused = client.ask(asked(vec![of_units(Some(units))])).unwrap_err();
+            let expected = format!("limit of descriptor 0: unit_multiplier {units}; expected 1 or more");
+            assert!(refused.message().contains(&expected), "{store}: {refused:?}");
+        }
         drop((client, server));
     }
 }

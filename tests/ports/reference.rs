@@ -103,6 +103,7 @@ fn random_descriptor(noise: &mut Noise) -> RateLimitDescriptor {
             requests_per_unit: [0, 2, u32::MAX][noise.below(3)],
             // The window of a year does not end in a test; 0 and 9 are not units.
             unit: [6, 6, 6, 0, 9][noise.below(5)],
+            unit_multiplier: None,
         }),
         hits_addend: (noise.below(4) == 0).then(|| [0, 1, 5, u64::MAX][noise.below(4)]),
         is_negative_hits: noise.below(16) == 0,

@@ -42,7 +42,8 @@ fn hits_beyond_all_numbers_on_a_counter_with_holds_are_counted() {
         assert!(holder.hold(&[("budget", "a")]).is_some(), "{place}");
         let mut own = request("d", &[&[("budget", "a")]]);
         own.descriptors[0].hits_addend = Some(u64::MAX);
-        own.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: u32::MAX, unit: 6 });
+        own.descriptors[0].limit =
+            Some(RateLimitOverride { requests_per_unit: u32::MAX, unit: 6, unit_multiplier: None });
         for _ in 0..3 {
             // What is spent is beyond any limit, and each is an answer.
             holder.ask(own.clone());
@@ -52,6 +53,23 @@ fn hits_beyond_all_numbers_on_a_counter_with_holds_are_counted() {
             server.metrics().into_iter().filter(|(name, _)| name.starts_with("tollgate_panics_total"));
         assert!(panics.map(|(_, times)| times).all(|times| times < 1.0), "{place}");
     });
+}
+
+#[test]
+fn a_counter_with_a_foreign_value_holds_nothing() {
+    let redis = Redis::single();
+    let server = setup().redis(&redis.env()).start_healthy();
+    let holder = Holder::of(&server);
+    for (value, write) in [("text", "SET"), ("list", "RPUSH")] {
+        assert!(holder.hold(&[("budget", value)]).is_some());
+        let key =
+            redis.keys().into_iter().find(|key| key.starts_with(&format!("d_budget_{value}_"))).unwrap();
+        redis.ask(&["DEL", &key]);
+        redis.ask(&[write, &key, "a foreign value"]);
+        let failed = server.ask(request("d", &[&[("budget", value)]])).unwrap_err();
+        assert!(failed.message().contains("unexpected reply"), "{value}: {failed:?}");
+    }
+    assert!(holder.hold(&[("budget", "other"), ("streams", "a")]).is_some(), "others are not meant");
 }
 
 #[test]

@@ -188,6 +188,7 @@ fn limits_of_requests() {
         Some(proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
             requests_per_unit: 250,
             unit: 6,
+            unit_multiplier: None,
         });
     pair.compare(&times(&brought, 300), 100.0);
     assert_eq!(ask(&pair.leased.client(), &brought).overall_code(), Code::OverLimit);

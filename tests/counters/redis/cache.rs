@@ -98,7 +98,8 @@ fn a_larger_limit_of_a_cached_key_is_checked_with_redis() {
     let with_limit = |requests_per_unit| {
         let mut request = one("two", "v");
         // A year.
-        request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit, unit: 6 });
+        request.descriptors[0].limit =
+            Some(RateLimitOverride { requests_per_unit, unit: 6, unit_multiplier: None });
         decision(&client.ask(request).unwrap()).0
     };
     redis.ask(&["CONFIG", "RESETSTAT"]);

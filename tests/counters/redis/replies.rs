@@ -370,7 +370,8 @@ fn an_unexpected_reply_closes_the_connection() {
 /// A request with its own limit per minute, beside a rule's limit per hour with the same key.
 fn per_minute(value: &str) -> RateLimitRequest {
     let mut request = one("many", value);
-    request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 4_000_000, unit: 2 });
+    request.descriptors[0].limit =
+        Some(RateLimitOverride { requests_per_unit: 4_000_000, unit: 2, unit_multiplier: None });
     request
 }
 

@@ -100,7 +100,8 @@ fn by_whatever_limit() {
     writer.ask(refund("plain", "rules", 15)).unwrap();
     let mut own = refund("plain", "own", 15);
     // A year.
-    own.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1000, unit: 6 });
+    own.descriptors[0].limit =
+        Some(RateLimitOverride { requests_per_unit: 1000, unit: 6, unit_multiplier: None });
     writer.ask(own).unwrap();
     writer.ask(refund("list", "a", 2)).unwrap();
     for (key, value) in [("plain", "rules"), ("plain", "own"), ("list", "a")] {

@@ -158,6 +158,27 @@ fn exactly_the_limit_is_admitted_by_a_cluster() {
 }
 
 #[test]
+fn a_list_with_a_calendar_of_any_zone_is_in_one_slot_of_a_cluster() {
+    const ZONES: &str = "
+  - key: zones
+    rate_limit:
+      - {unit: day, requests_per_unit: 3, calendar: {time_zone: America/New_York}}
+      - {unit: month, requests_per_unit: 9, calendar: {time_zone: America/Argentina/Buenos_Aires}}
+      - {unit: hour, requests_per_unit: 9}
+";
+    let cluster = Cluster::start(Duration::from_secs(15));
+    for format in ["compatible", "unambiguous"] {
+        let setup = patient(&cluster.env()).rules("d.yaml", &rules(&[ZONES]));
+        let server = setup.env("COUNTER_KEY_FORMAT", format).start_healthy();
+        let client = server.client();
+        for value in ["a", "{b}_"] {
+            let asked = [3, 1].map(|count| decision(&client.ask(hits("zones", value, count)).unwrap()));
+            assert_eq!(asked, [(Code::Ok, 0), (Code::OverLimit, 0)], "{format} {value}");
+        }
+    }
+}
+
+#[test]
 fn counts_move_with_their_slot() {
     let cluster = Cluster::start(Duration::from_secs(15));
     let server = patient(&cluster.env()).rules("d.yaml", &rules(&[FIXED, OTHERS])).start_healthy();

@@ -86,6 +86,7 @@ fn descriptor(value: &Value) -> RateLimitDescriptor {
     let limit = value.get("limit").filter(|limit| !limit.is_null()).map(|limit| RateLimitOverride {
         requests_per_unit: small(&limit[0]),
         unit: i32::try_from(small(&limit[1])).unwrap(),
+        unit_multiplier: None,
     });
     RateLimitDescriptor {
         entries: value["entries"].as_array().unwrap().iter().map(entry).collect(),

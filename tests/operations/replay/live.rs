@@ -183,7 +183,8 @@ fn random_request(random: &mut fastrand::Rng, holds: &[String]) -> RateLimitRequ
             0 => (descriptor.hits_addend, descriptor.is_negative_hits) = (Some(random.u64(1..4)), true),
             1 => descriptor.hits_addend = Some(random.u64(0..4)),
             2 if key == "unknown" => {
-                descriptor.limit = Some(RateLimitOverride { requests_per_unit: 3, unit: 2 });
+                descriptor.limit =
+                    Some(RateLimitOverride { requests_per_unit: 3, unit: 2, unit_multiplier: None });
             }
             _ if key == "wide" => descriptor.hits_addend = Some(random.u64(0..2_000_000_000)),
             _ => {}

@@ -79,6 +79,17 @@ impl CounterId {
         Some((parts.id(tag, period.parse().map_err(|_| period)), start))
     }
 
+    /// The part of a full key that names the limit's entries: callers choose its values, and nothing of what follows.
+    pub fn entries_of_full_key(full_key: &str) -> Option<&str> {
+        let (key, lengths) = full_key.rsplit_once('#')?;
+        let (prefix, lengths) = lengths.split_once('/')?.0.split_once('.')?;
+        let length = |length: &str| length.strip_suffix('*').unwrap_or(length).parse::<usize>().ok();
+        // A `_` follows each part but the prefix.
+        let parts = lengths.split('.').map(|part| length(part)?.checked_add(1));
+        let end = parts.fold(length(prefix), |end, part| end?.checked_add(part?))?;
+        key.get(..end)
+    }
+
     /// The identity of a counter with this full key, in its window if it has one.
     pub fn of_key_in_window(full_key: &str) -> Option<Self> {
         let (counter, start) = Self::of_full_key(full_key)?;
@@ -245,7 +256,15 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(CounterId::of_full_key(full_key), expected, "{full_key}");
+            let entries = CounterId::entries_of_full_key(full_key);
+            assert!(
+                expected.is_none() || entries.is_some_and(|entries| entries.ends_with('_')),
+                "{full_key}"
+            );
         }
+        let zone = "p:d_k_a_b_0/cAmerica/New_York#2.1.1.3/cAmerica/New_York";
+        assert_eq!(CounterId::entries_of_full_key(zone), Some("p:d_k_a_b_"));
+        assert_eq!(CounterId::entries_of_full_key("d_k_v_0#0.1.1.99/60"), None);
         assert_ne!(of(v(), "", Ok(60)), of(v(), "/60", Ok(60)), "a tag");
         assert_ne!(of(v(), "", Ok(60)), of(parts("", "d", &[("k", "v", true)]), "", Ok(60)), "a pattern");
         assert_ne!(of(v(), "", Ok(60)), of(parts("", "d", &[]), "", Ok(60)));

@@ -287,7 +287,7 @@ impl RedisStore {
         now: Time,
         by_slot: &[InSlot],
         submitted: SmallVec<[Submitted; 1]>,
-        step: (Step, Option<Instant>),
+        mut step: (Step, Option<Instant>),
     ) -> Result<(), StoreError> {
         for (one, mut submitted) in by_slot.iter().zip(submitted) {
             let mut redirections = 0;
@@ -309,6 +309,7 @@ impl RedisStore {
                     }
                     Some(CheckResult::Redirected(error)) if redirections < MAX_REDIRECTS => {
                         redirections += 1;
+                        step.1 = Some(self.deadline(step.1));
                         let to = self.redirection(&error, connection);
                         submitted = self.submit_hold(batch, one, now, step, to)?;
                     }
@@ -373,7 +374,7 @@ impl RedisStore {
         &self,
         submitted: Result<Submitted, StoreError>,
         call: &CloseCall,
-        until: Option<Instant>,
+        mut until: Option<Instant>,
     ) -> Result<(Left, Vec<Closed>), StoreError> {
         let mut submitted = submitted?;
         for _ in 0..MAX_REDIRECTS {
@@ -381,6 +382,7 @@ impl RedisStore {
             match reply.wait().await?.into_iter().next() {
                 Some(CheckResult::Closed(left, closed)) => return Ok((left, closed)),
                 Some(CheckResult::Redirected(error)) => {
+                    until = Some(self.deadline(until));
                     let to = self.redirection(&error, connection);
                     submitted = self.submit_call(call.clone(), until, to)?;
                 }

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use super::{pipeline::HOLDS_OF, topology::slots::hash_tag};
-use counters::{Batch, Check, Member};
+use counters::{Batch, Check, CounterId, Member};
 use wire::hashed;
 
 const MAX_BYTES: usize = 512;
@@ -32,7 +32,9 @@ impl Names {
     pub(super) fn of<'b>(&self, batch: &'b Batch, check: &Check) -> Cow<'b, str> {
         match check.member {
             Member::Alone => shortened(batch.key(check)),
-            Member::First | Member::Next => Cow::Owned(self.of_member(batch.key(check))),
+            Member::First | Member::Next => {
+                Cow::Owned(self.of_member(batch.key(check), batch.full_key(check)))
+            }
         }
     }
 
@@ -55,15 +57,16 @@ impl Names {
     pub(super) fn of_full_key(&self, full_key: &str) -> [String; 4] {
         let compatible = full_key.rsplit_once('#').map_or(full_key, |(key, _)| key);
         let [alone, full] = [compatible, full_key].map(|key| shortened(key).into_owned());
-        [alone, full, self.of_member(compatible), self.of_member(full_key)]
+        [alone, full, self.of_member(compatible, full_key), self.of_member(full_key, full_key)]
     }
 
-    /// The Redis key of a counter in a group. The group's keys are equal up to the last `_`, and what follows does not
-    /// come from a caller.
-    fn of_member(&self, key: &str) -> String {
+    /// The Redis key of a counter in a group, whose entries are those of all its counters. What follows them does not come
+    /// from a caller.
+    fn of_member(&self, key: &str, full_key: &str) -> String {
+        let entries = CounterId::entries_of_full_key(full_key).unwrap_or(key);
         // A replica with another prefix may have reset a key.
-        let (before, rest) = key.split_at_checked(self.before).unwrap_or(("", key));
-        let (shared, rest) = rest.split_at(rest.rfind('_').map_or(0, |last| last + 1));
+        let (before, shared) = entries.split_at_checked(self.before).unwrap_or(("", entries));
+        let rest = key.get(entries.len()..).unwrap_or_default();
         if key.len() > MAX_BYTES {
             return format!("{before}{{{}}}{}", hashed(shared), hashed(key));
         }
@@ -115,18 +118,27 @@ mod tests {
     #[test]
     fn the_shared_part_of_a_groups_keys_is_in_braces() {
         for (prefix, key, expected) in [
-            ("", "d_k_v_120/60", "{d_k_v_}120/60"),
-            ("pre:", "pre:d_k_v_b/1000/60", "pre:{d_k_v_}b/1000/60"),
-            ("", "d_k_{x}50%_sw/60", "{d_k_%7Bx%7D50%25_}sw/60"),
-            ("{one}", "{one}d_k_{_0/60", "{one}{d_k_%7B_}0/60"),
-            ("a{}b", "a{}bd_k_v_0/60", "{a%7B%7Dbd_k_v_}0/60"),
-            ("", "d_k_v_120/60#0.1.1.1/60", "{d_k_v_}120/60#0.1.1.1/60"),
+            ("", "d_k_v_120/60#0.1.1.1/60", "{d_k_v_}120/60"),
+            ("pre:", "pre:d_k_v_b/1000/60#4.1.1.1/60", "pre:{d_k_v_}b/1000/60"),
+            ("", "d_k_{x}50%_sw/60#0.1.1.6/60", "{d_k_%7Bx%7D50%25_}sw/60"),
+            ("{one}", "{one}d_k_{_0/60#5.1.1.1/60", "{one}{d_k_%7B_}0/60"),
+            ("a{}b", "a{}bd_k_v_0/60#4.1.1.1/60", "{a%7B%7Dbd_k_v_}0/60"),
+            (
+                "",
+                "d_k_a_b_0/cAmerica/New_York.1#0.1.1.3/cAmerica/New_York.1",
+                "{d_k_a_b_}0/cAmerica/New_York.1",
+            ),
         ] {
-            assert_eq!(Names::new(prefix).of_member(key), expected);
+            let compatible = key.rsplit_once('#').unwrap().0;
+            assert_eq!(Names::new(prefix).of_member(compatible, key), expected);
         }
+        let whole = "d_k_v_120/60#0.1.1.1/60";
+        assert_eq!(Names::new("").of_member(whole, whole), "{d_k_v_}120/60#0.1.1.1/60");
         let names = Names::new("pre:");
-        let [one, other] =
-            ["0/60", "0/3600"].map(|end| names.of_member(&format!("pre:d_k_{}_{end}", "v".repeat(512))));
+        let [one, other] = ["0/60", "0/3600"].map(|end| {
+            let key = format!("pre:d_k_{}_{end}", "v".repeat(512));
+            names.of_member(&key, &format!("{key}#4.1.1.512/60"))
+        });
         assert!(one.starts_with("pre:{tollgate:") && one.len() < 200 && one != other, "{one} {other}");
         assert_eq!(tag(&one), tag(&other));
     }
@@ -189,7 +201,11 @@ mod tests {
         fn names_are_unique_and_values_do_not_choose_the_server(
             prefix in "[a{}_]{0,3}", one in "[ab{}%27BD_]{0,9}_", other in "[ab{}%27BD_]{0,9}_",
         ) {
-            let name = |rest: &str, end| Names::new(&prefix).of_member(&format!("{prefix}{rest}{end}"));
+            let name = |rest: &str, end| {
+                let key = format!("{prefix}{rest}{end}");
+                let full_key = format!("{key}#{}.{}/60", prefix.len(), rest.len() - 1);
+                Names::new(&prefix).of_member(&key, &full_key)
+            };
             prop_assert_eq!(name(&one, "1/1") == name(&other, "1/1"), one == other);
             prop_assert!(name(&one, "1/1") != name(&one, "0/60"));
             let tags = [&one, &other].map(|rest| {

@@ -279,7 +279,7 @@ impl RedisStore {
     ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
         Box::pin(async move {
             let mut split = SmallVec::<[usize; 1]>::new();
-            let deadline = self.deadline(batch);
+            let deadline = self.deadline(batch.until);
             for _ in 0..MAX_REDIRECTS {
                 redirected
                     .retain(|redirected| is_resubmitted(batch, redirected, mode.is_grouped, &mut split));
@@ -333,25 +333,25 @@ impl RedisStore {
             }
             pool.connection(&pool.names.of(batch, check))?
         };
+        let patience = match Patience::of(batch, mode.plan) {
+            Patience::Unlimited => Patience::Unlimited,
+            Patience::Until(_) | Patience::Timeout => Patience::Until(deadline),
+        };
         let asking = ask == Some(true) && to.as_ref() == Some(&connection.address);
         let checks: Indexes = match batch.group_at(redirected.index) {
             Some(group) if mode.is_grouped => group.collect(),
             _ => SmallVec::from_slice(&[redirected.index]),
         };
-        let reply = connection.submit(
-            checks.len(),
-            Patience::of(batch, mode.plan),
-            batch.lowered.clone(),
-            |pipeline| {
-                pipeline.add_alone(asking, |pipeline| add(pipeline, pool, batch, redirected.index, mode));
-            },
-        )?;
+        let reply = connection.submit(checks.len(), patience, batch.lowered.clone(), |pipeline| {
+            pipeline.add_alone(asking, |pipeline| add(pipeline, pool, batch, redirected.index, mode));
+        })?;
         Ok(Submitted { checks, reply, connection })
     }
 
-    fn deadline(&self, batch: &Batch) -> Instant {
+    /// All redirections together have the time of one reply.
+    pub(super) fn deadline(&self, until: Option<Instant>) -> Instant {
         let own = after(self.edges().timer.now(), self.main.servers.shared.bounds.timeout);
-        batch.until.map_or(own, |until| own.min(until))
+        until.map_or(own, |until| own.min(until))
     }
 }
 

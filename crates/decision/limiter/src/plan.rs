@@ -220,7 +220,7 @@ impl<'p> Planner<'p, '_> {
         let mut replaced = SmallVec::new();
         if self.domain.has_replaces {
             for index in 0..self.request.descriptors.len() {
-                let rule = self.find(index, scratch).rule();
+                let rule = self.find(index, scratch).rule_in_force();
                 replaced.extend(rule.into_iter().flat_map(|rule| rule.replaces.iter().map(|name| &**name)));
             }
         }
@@ -377,11 +377,12 @@ struct RuleMatch<'r> {
 
 impl<'r> RuleMatch<'r> {
     fn limits(&self) -> Option<&'r Limits> {
-        self.replaced().or_else(|| {
-            let rule = self.rule()?;
-            // A rule for overrides alone limits descriptors that an override blocks or shadows.
-            rule.limits().filter(|_| !rule.overrides_only || self.overridden().is_some())
-        })
+        self.replaced().or_else(|| self.rule_in_force()?.limits())
+    }
+
+    /// A rule for overrides alone is in force for descriptors that have one.
+    fn rule_in_force(&self) -> Option<&'r Rule> {
+        self.rule().filter(|rule| !rule.overrides_only || self.overridden().is_some())
     }
 
     fn replaced(&self) -> Option<&'r Limits> {

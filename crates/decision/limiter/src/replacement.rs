@@ -86,7 +86,10 @@ pub(super) fn of(
 fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Result<Replacement, RequestError> {
     let unknown = RequestError::OverrideUnit { descriptor, unit: limit.unit };
     let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
-    let limit = Limit::plain(limit.requests_per_unit.into(), unit);
+    let units = limit.unit_multiplier.unwrap_or(1);
+    let of_units = |units| Limit::new(limit.requests_per_unit.into(), unit, units, Kind::FixedWindow, None);
+    let limit = NonZeroU32::new(units).and_then(of_units);
+    let limit = limit.ok_or(RequestError::OverrideUnits { descriptor, units })?;
     let limit = limit.with_calendar_months(policy.calendar_months).counted(policy.counting);
     Ok(Replacement { by: By::Request, limits: Some(limit.into()) })
 }

@@ -41,11 +41,13 @@ pub struct Entry<'a> {
     pub value: &'a str,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LimitOverride {
     pub requests_per_unit: u32,
     /// The number of the window's unit in Envoy's API; may be an unknown one.
     pub unit: i32,
+    /// Units in a window.
+    pub unit_multiplier: Option<u32>,
 }
 
 impl rules::Entry for Entry<'_> {
@@ -175,6 +177,10 @@ pub enum RequestError {
         descriptor: usize,
         unit: i32,
     },
+    OverrideUnits {
+        descriptor: usize,
+        units: u32,
+    },
     Store(StoreError),
 }
 
@@ -226,7 +232,7 @@ impl RequestError {
         error.increment();
         match self {
             // Counted with their domain, if it is known.
-            Self::Store(_) | Self::OverrideUnit { .. } => return,
+            Self::Store(_) | Self::OverrideUnit { .. } | Self::OverrideUnits { .. } => return,
             _ => stats.unknown_domain().count(ResponseCode::Error, 0, 0),
         }
         match self {
@@ -255,6 +261,10 @@ impl fmt::Display for RequestError {
                 f,
                 "limit of descriptor {descriptor}: unknown unit {unit}; expected 1 (SECOND) to 7 (WEEK)"
             ),
+            Self::OverrideUnits { descriptor, units } => write!(
+                f,
+                "limit of descriptor {descriptor}: unit_multiplier {units}; expected 1 or more, of a window of at most 10 years"
+            ),
             // The log and spans show addresses and replies of servers; callers must not see them.
             Self::Store(error) => f.write_str(match error.reason {
                 FailureReason::Timeout => "counter store: timed out",
@@ -280,7 +290,7 @@ mod tests {
     #[test]
     fn an_owned_request_is_the_same_request() {
         let long = "x".repeat(1000);
-        let limit = Some(LimitOverride { requests_per_unit: 7, unit: 99 });
+        let limit = Some(LimitOverride { requests_per_unit: 7, unit: 99, unit_multiplier: None });
         let own = Descriptor { limit, hits_addend: Some(0), is_negative_hits: true, ..Descriptor::default() };
         let entries = smallvec![Entry { key: "a", value: "" }, Entry { key: "", value: "ü" }];
         let many: Vec<_> = (0..100).map(|_| Entry { key: &long, value: "1" }).collect();

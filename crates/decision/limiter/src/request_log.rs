@@ -231,7 +231,11 @@ fn write_line(
         if let Some(limit) = descriptor.limit {
             let (requests, unit) = (limit.requests_per_unit, limit.unit);
             // Writing to a Vec cannot fail.
-            let _ = write!(bytes, r#","limit":{{"requests_per_unit":{requests},"unit":{unit}}}"#);
+            let _ = write!(bytes, r#","limit":{{"requests_per_unit":{requests},"unit":{unit}"#);
+            if let Some(units) = limit.unit_multiplier {
+                let _ = write!(bytes, r#","unit_multiplier":{units}"#);
+            }
+            bytes.push(b'}');
         }
         bytes.push(b'}');
     }
@@ -284,7 +288,7 @@ mod tests {
         one.descriptors.push(Descriptor {
             hits_addend: Some(7),
             is_negative_hits: true,
-            limit: Some(LimitOverride { requests_per_unit: 5, unit: 2 }),
+            limit: Some(LimitOverride { requests_per_unit: 5, unit: 2, unit_multiplier: None }),
             ..Descriptor::default()
         });
         all.requested(&one, Holding::Nothing, Time::from_micros(1_793_491_200_000_123));

@@ -64,6 +64,7 @@ struct EntryIn<'a> {
 struct LimitIn {
     requests_per_unit: u32,
     unit: i32,
+    unit_multiplier: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -118,8 +119,11 @@ pub(crate) fn read(block: &mut Block, line: &str, number: u32) -> Result<(), Str
                 block.push_entry(&key, &value);
             }
         }
-        let limit =
-            limit.map(|LimitIn { requests_per_unit, unit }| LimitOverride { requests_per_unit, unit });
+        let limit = limit.map(|LimitIn { requests_per_unit, unit, unit_multiplier }| LimitOverride {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+        });
         block.push_descriptor(hits, refund, limit);
     }
     block.push_request(time, number, &domain);

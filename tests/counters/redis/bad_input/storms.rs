@@ -1,6 +1,9 @@
 //! Clusters whose servers redirect to each other: the caller receives a response, and the number of commands is bounded.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::support::{fake::Fake, redis::tcp};
 
@@ -14,6 +17,26 @@ fn a_cluster_that_redirects_in_circles() {
         reply_of_a_node(words, all, moved)
     });
     assert_storm(&fake);
+}
+
+#[test]
+fn a_cluster_that_redirects_slowly() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    let fake = Fake::answering(|words, port| {
+        let all = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
+        let reply = reply_of_a_node(words, all, format!("-MOVED 0 127.0.0.1:{port}\r\n"));
+        if reply.starts_with("-MOVED") {
+            thread::sleep(TIMEOUT * 4 / 5);
+        }
+        reply
+    });
+    let cluster = [tcp(&fake.address()), set("REDIS_TYPE", "CLUSTER"), set("REDIS_TIMEOUT", "500ms")];
+    let lost = Lost::start(&cluster);
+    let begun = Instant::now();
+    assert!(lost.client.ask(one("two", "v")).is_err());
+    let took = begun.elapsed();
+    // One reply, and all redirections together; each on its own would take 2 s.
+    assert!(took < TIMEOUT * 3, "{took:?}");
 }
 
 #[test]

@@ -20,12 +20,17 @@ local closed, rounds = '', 20
 local found, open, spent, held, first, code, own, is_refused, any, expired, exhausted
 repeat
   local known = call('HMGET', records, id, unpack(KEYS, 4 + parts))
-  found, open = call('MGET', unpack(KEYS, 4, 3 + parts)), call('ZCARD', due)
-  spent, held, first, code, own, any, is_refused, expired, exhausted = {}, {}, {}, {}, {}, false, known[1], nil, {}
+  open = call('ZCARD', due)
+  found, spent, held, first, code, own, any, is_refused, expired, exhausted = {}, {}, {}, {}, {}, {}, false, known[1], nil, {}
   for i = 1, parts do
     local set, limit, estimate, fit = KEYS[3 + parts + i], unpacked(DECIDES, ARGV[2 * i + 2])
     local count, reads = call('ZCARD', set), estimate < 0
-    spent[i], first[i] = tonumber(found[i] or 0) or 0, 0
+    -- One without a counter has its set in that place. A value of another type is an error.
+    found[i] = KEYS[3 + i] ~= set and call('GET', KEYS[3 + i])
+    spent[i], first[i] = tonumber(found[i] or 0), 0
+    if not spent[i] then
+      return redis.error_reply('WRONGTYPE the value of a counter is not a number')
+    end
     held[i] = count > 0 and tonumber(known[i + 1] or 0) or 0
     for j = 1, i - 1 do
       -- Two descriptors may have one counter.

@@ -203,7 +203,8 @@ fn a_trace_contains_the_rules_name_and_not_the_callers_values() {
     let setup = Setup::new(OnStoreFailure::Error, |_| ());
     setup.load("domain: d\ndescriptors: [{key: k, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 3}}]\n");
     let mut request = request(&["k", "k"]);
-    request.descriptors[1].limit = Some(LimitOverride { requests_per_unit: 1, unit: 1 });
+    request.descriptors[1].limit =
+        Some(LimitOverride { requests_per_unit: 1, unit: 1, unit_multiplier: None });
     let mut trace = DecisionTrace::default();
     finish(pin!(setup.limiter.decide(&request, None, Some(&mut trace)))).unwrap();
     assert_eq!(trace.rules, [Some("d.k".into()), None], "a limit of the request has no rule");

@@ -13,6 +13,9 @@ descriptors:
   - {key: replacer, rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: plain}]}}
   - {key: several, rate_limit: [{unit: hour, requests_per_unit: 9}, {unit: day, requests_per_unit: 2}]}
   - {key: bucket, rate_limit: {unit: hour, requests_per_unit: 9, algorithm: token_bucket, burst: 2}}
+  - key: apart
+    overrides_only: true
+    rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: plain}]}
   - {key: only, overrides_only: true, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_window}}
 ";
 
@@ -98,6 +101,14 @@ fn a_limit_replaces_all_limits_of_a_rule_and_keeps_its_algorithm_and_name() {
     assert!(decision("k").contains("\"override\": Map({\"action\": Text(\"limit\")})"), "{}", decision("k"));
     let answer = setup.decide(&["k", "replacer"]).unwrap();
     assert_eq!(statuses(&answer)[0], (OK, None, 0), "another rule replaces the limit of this name");
+}
+
+#[test]
+fn a_rule_for_overrides_only_replaces_nothing_without_one() {
+    let codes = |setup: &Setup| [(); 4].map(|()| setup.decide(&["k", "apart"]).unwrap().code);
+    assert_eq!(codes(&setup(&[])), [OK, OK, OK, OVER]);
+    let limit = format!("{},\"requests_per_unit\":2,\"unit\":\"hour\"", override_of("apart", "limit"));
+    assert_eq!(codes(&setup(&[&limit])), [OK, OK, OVER, OVER], "it limits, and the other is replaced");
 }
 
 #[test]

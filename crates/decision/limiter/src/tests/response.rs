@@ -157,7 +157,8 @@ fn shadow_mode_sends_no_retry_after() {
 fn an_override_is_named_by_its_keys() {
     let setup = setup(|_| ());
     let mut request = request(&["hour"]);
-    request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 2 });
+    request.descriptors[0].limit =
+        Some(LimitOverride { requests_per_unit: 7, unit: 2, unit_multiplier: None });
     let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
     let expected = [("RateLimit-Policy", r#""d.hour";q=7;w=60"#), ("RateLimit", r#""d.hour";r=6;t=10"#)];
     assert_eq!(headers(&answer), expected);

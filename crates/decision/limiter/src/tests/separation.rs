@@ -54,7 +54,8 @@ fn a_value_cannot_reach_the_counter_of_another_caller() {
 fn each_window_has_its_own_counter_at_midnight() {
     for lost in [false, true] {
         let setup = setup(lost);
-        let of_request = |requests_per_unit, unit| Some(LimitOverride { requests_per_unit, unit });
+        let of_request =
+            |requests_per_unit, unit| Some(LimitOverride { requests_per_unit, unit, unit_multiplier: None });
         // Minute, hour, day and week by their numbers in Envoy's API; a week begins on another day.
         for _ in 0..5 {
             left(&setup, &[("day", "v")], of_request(2, 2));

@@ -238,7 +238,8 @@ fn a_failed_store_leaves_all_limits_full_or_all_exhausted() {
 fn an_override_is_a_plain_fixed_window() {
     let setup = setup(WINDOWS, |_| ());
     let mut request = request(&["k"]);
-    request.descriptors[0].limit = Some(LimitOverride { requests_per_unit: 7, unit: 4 });
+    request.descriptors[0].limit =
+        Some(LimitOverride { requests_per_unit: 7, unit: 4, unit_multiplier: None });
     let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
     assert_eq!(statuses(&answer), [(Code::Ok, Some(7), 6)]);
 }

@@ -36,7 +36,11 @@ fn descriptor(message: &RateLimitDescriptor) -> Descriptor<'_> {
     Descriptor {
         entries: message.entries.iter().map(|Pair { key, value }| Entry { key, value }).collect(),
         excess_entries: 0,
-        limit: limit.map(|&Limit { requests_per_unit, unit }| LimitOverride { requests_per_unit, unit }),
+        limit: limit.map(|&Limit { requests_per_unit, unit, unit_multiplier }| LimitOverride {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+        }),
         hits_addend: message.hits_addend,
         is_negative_hits: message.is_negative_hits,
     }

@@ -84,10 +84,7 @@ fn read_descriptor<'a>(
                     descriptor.excess_entries += 1;
                 }
             }
-            2 => read_limit(
-                fields.message(key)?,
-                descriptor.limit.get_or_insert(LimitOverride { requests_per_unit: 0, unit: 0 }),
-            )?,
+            2 => read_limit(fields.message(key)?, descriptor.limit.get_or_insert_default())?,
             3 => read_wrapped(fields.message(key)?, descriptor.hits_addend.get_or_insert(0))?,
             4 => descriptor.is_negative_hits = fields.number(key)? != 0,
             _ => fields.skip(key)?,
@@ -114,13 +111,18 @@ fn read_limit(mut fields: Fields<'_>, limit: &mut LimitOverride) -> Result<(), M
         match key.number {
             1 => limit.requests_per_unit = low_half(fields.number(key)?),
             2 => limit.unit = low_half(fields.number(key)?).cast_signed(),
+            3 => {
+                let mut units = limit.unit_multiplier.unwrap_or_default().into();
+                read_wrapped(fields.message(key)?, &mut units)?;
+                limit.unit_multiplier = Some(low_half(units));
+            }
             _ => fields.skip(key)?,
         }
     }
     Ok(())
 }
 
-/// A `google.protobuf.UInt64Value`.
+/// A `google.protobuf.UInt64Value` or `UInt32Value`.
 fn read_wrapped(mut fields: Fields<'_>, value: &mut u64) -> Result<(), Malformed> {
     while let Some(key) = fields.next_key()? {
         match key.number {

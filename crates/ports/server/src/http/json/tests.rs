@@ -28,7 +28,7 @@ fn read(json: &str) -> Result<RateLimitRequest, String> {
 #[test]
 fn reads_both_forms_of_names_and_numbers_as_text() {
     let entry = Entry { key: "k".to_owned(), value: "\u{e9}\n".to_owned() };
-    let limit = RateLimitOverride { requests_per_unit: 5, unit: 2 };
+    let limit = RateLimitOverride { requests_per_unit: 5, unit: 2, unit_multiplier: None };
     let descriptor = RateLimitDescriptor {
         entries: vec![entry],
         limit: Some(limit),

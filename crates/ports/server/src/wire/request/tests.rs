@@ -128,7 +128,7 @@ prop_compose! {
     ) -> RateLimitRequest {
         let descriptors = descriptors.into_iter().map(|(entries, limit, hits_addend, is_negative_hits)| {
             let entry = |(key, value)| rate_limit_descriptor::Entry { key, value };
-            let limit = limit.map(|(requests_per_unit, unit)| RateLimitOverride { requests_per_unit, unit });
+            let limit = limit.map(|(requests_per_unit, unit)| RateLimitOverride { requests_per_unit, unit, unit_multiplier: None });
             let entries = entries.into_iter().map(entry).collect();
             RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits }
         });
@@ -207,7 +207,7 @@ fn a_repeated_limit_is_merged() {
     assert!(check(&descriptor, NONE).unwrap());
     let mut escaped = Vec::new();
     let request = read(&descriptor, NONE, &mut escaped).unwrap();
-    let merged = LimitOverride { requests_per_unit: 7, unit: 3 };
+    let merged = LimitOverride { requests_per_unit: 7, unit: 3, unit_multiplier: None };
     assert_eq!(request.descriptors[0].limit, Some(merged));
 }
 
