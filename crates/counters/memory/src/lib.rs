@@ -191,7 +191,8 @@ impl LockedStates<'_> {
             match check.limit.algorithm {
                 _ if is_rejected && check.takes() && !check.would_be_over() => {}
                 Algorithm::FixedWindow(_) if is_rejected && check.takes() => {
-                    self.change((check.id, check.rule_hash), now, |state| (state, Used::Over, ()));
+                    let of = (check.id, check.rule_hash);
+                    self.change(of, check.limit.clock(now), |state| (state, Used::Over, ()));
                     batch.set(index, check.not_counted(check.verdict.count, now));
                 }
                 // No other algorithm counts rejected hits.
@@ -262,7 +263,8 @@ fn count(states: &mut impl States, check: &Check, hits: Hits, now: Time) -> Verd
     let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
     match algorithm {
         Algorithm::FixedWindow(limit) => {
-            let count = states.change(of, now, |state| {
+            // What ends before a window that begins soon is not over yet.
+            let count = states.change(of, check.limit.clock(now), |state| {
                 let (after, count) = limit.apply(state, hits, now);
                 (after, Used::of(count, limit.limit), count)
             });

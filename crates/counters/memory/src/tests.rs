@@ -454,3 +454,28 @@ fn logs_stay_within_their_bound_and_those_that_end_first_are_evicted() {
     });
     assert_eq!(left.count(), 300);
 }
+
+#[test]
+fn hits_of_a_window_that_begins_soon_take_no_place_of_one_that_lasts() {
+    let minute = Limit::plain(1, Unit::Minute);
+    let admitted = |taken_at: u64, ahead: u8| {
+        let store = MemoryStore::new(256);
+        let take = |name: String, now: u64, ahead: u8| {
+            let now = Time::from_seconds(now);
+            let mut batch = Batch::default();
+            let id = CounterId::of_name(&key(&name, &minute, now));
+            batch.push([id, id], 0..0, &minute, RULE, Hits::Take(1));
+            batch.set_ahead(ahead);
+            apply(&store, &mut batch, now)[0].0.admitted
+        };
+        for user in 0..100 {
+            assert!(take(format!("user {user}"), 59, 0));
+        }
+        for other in 0..100 {
+            take(format!("other {other}"), taken_at, ahead);
+        }
+        (0..100).filter(|user| take(format!("user {user}"), 59, 0)).count()
+    };
+    // As many as others of the window that lasts would evict.
+    assert_eq!(admitted(60, 1), admitted(59, 0));
+}

@@ -274,6 +274,11 @@ impl Rate {
         }
     }
 
+    /// The clock's time, of hits that are taken at a time in their window: that may begin later.
+    pub fn clock(&self, within: Time) -> Time {
+        Time::from_micros(within.micros().saturating_sub(u64::from(self.ahead).saturating_mul(1_000_000)))
+    }
+
     /// The length of the window by its unit.
     pub(crate) fn window(&self) -> Window {
         // `new` rejected a window that is too long.
