@@ -1,6 +1,8 @@
 //! The keys, values and expiries in memcached, which are those of the Go service.
 
-use crate::support::clock::{now, window};
+use std::{thread, time::Duration};
+
+use crate::support::clock::{Clock, now, window};
 
 use super::{Code, Memcached, code, counter, decision, one, request, with_rules};
 
@@ -41,6 +43,26 @@ fn counters_expire_shortly_after_their_windows() {
             assert!(now() > window, "{unit}: the counter is not there");
         }
     }
+}
+
+#[test]
+fn a_counter_of_a_calendar_outlives_the_window_by_the_clocks_of_others() {
+    let rules = "domain: e\ndescriptors:\n- {key: day, rate_limit: {unit: day, requests_per_unit: 5, calendar: {}}}\n";
+    let memcached = Memcached::single();
+    let midnight = Clock::at("2026-11-25T00:00:00Z").now();
+    let [ahead, behind] = [3.0, 0.0].map(|ahead| {
+        let clock = Clock::at("2026-11-24T12:00:00Z").steerable();
+        let _clock = clock.enter();
+        let server = memcached.setup().rules("e.yaml", rules).start_healthy();
+        clock.stop_at(midnight - 5.0 + ahead);
+        (server, clock)
+    });
+    for _ in 0..5 {
+        assert_eq!(code_of(&ahead.0.client(), "day"), Code::Ok);
+    }
+    thread::sleep(Duration::from_millis(3500));
+    behind.1.stop_at(midnight - 1.5);
+    assert_eq!(code_of(&behind.0.client(), "day"), Code::OverLimit, "by its clock the day is not over");
 }
 
 #[test]

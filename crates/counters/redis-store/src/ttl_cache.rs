@@ -19,9 +19,6 @@ const MAX_KEYS: usize = 1 << 20;
 
 const SWEEP_PARTS: usize = 16;
 
-/// The seconds by which clocks of processes that share counters may differ.
-const MAX_CLOCK_LEAD: u64 = 60;
-
 pub(super) struct TtlCache {
     /// For each key the generation of its entry, and the second before which it does not expire.
     keys: Table<u64>,
@@ -79,10 +76,7 @@ impl TtlCache {
     /// How long a counter that is created now is kept, with random jitter.
     #[expect(clippy::expect_used, reason = "a window has at most ten years, and the jitter a century")]
     pub(super) fn seconds(&self, limit: &Rate, now: Time) -> u32 {
-        // Each process sets the expiry anew, and the clock of one may be ahead of those that still count in the window. The
-        // months of the Go service, which no rule names, expire as there.
-        let more = if limit.calendar.is_some() { MAX_CLOCK_LEAD } else { 0 };
-        let more = more + u64::from(limit.ahead) + u64::from(self.jitter());
+        let more = u64::from(limit.ahead) + u64::from(self.jitter());
         let seconds = limit.period().seconds_kept(now) + more;
         u32::try_from(seconds).expect("ten years and a century are less than 2³² seconds")
     }

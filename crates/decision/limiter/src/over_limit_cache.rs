@@ -25,6 +25,8 @@ pub struct OverLimitCache {
     lookups: AtomicU64,
     /// The number of the rules in force: what was known under others is not found.
     rules: AtomicU32,
+    /// How often everything was forgotten: what was known before is not found.
+    resets: AtomicU32,
 }
 
 const FORGOTTEN: usize = 1024;
@@ -73,6 +75,7 @@ impl OverLimitCache {
             hits: AtomicU64::new(0),
             lookups: AtomicU64::new(0),
             rules: AtomicU32::new(0),
+            resets: AtomicU32::new(0),
         }
     }
 
@@ -84,7 +87,8 @@ impl OverLimitCache {
     }
 
     fn key(&self, counter: CounterId) -> CounterId {
-        counter.mixed_with(self.rules.load(Ordering::Relaxed).into())
+        let [rules, resets] = [&self.rules, &self.resets].map(|number| number.load(Ordering::Relaxed));
+        counter.mixed_with(u64::from(rules) << 32 | u64::from(resets))
     }
 
     /// The verdict on a check, if it follows from what is known of its counter. The caller counts the lookup.
@@ -134,7 +138,8 @@ impl OverLimitCache {
             }
             Resets::Unknown => {
                 self.forgotten.iter().for_each(|part| part.store(now.micros(), Ordering::Relaxed));
-                self.keys.sweep(0, 1, Time::from_seconds(u32::MAX.into()));
+                // To remove all would take long, and it may be asked for often.
+                self.resets.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

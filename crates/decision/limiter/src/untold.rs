@@ -57,7 +57,7 @@ impl Untold {
         let (mut is_failing, mut factor) = (false, 1);
         loop {
             self.added.notified().await;
-            let told = self.take();
+            let Some(told) = self.take() else { continue };
             let mut pause = PAUSE * factor;
             if told == Resets::Unknown {
                 pause = LONG_PAUSE;
@@ -79,9 +79,12 @@ impl Untold {
         }
     }
 
-    fn take(&self) -> Resets {
-        let Names { some, any } = mem::take(&mut *lock(&self.names));
-        if any { Resets::Unknown } else { Resets::Of(some.into_iter().map(String::from).collect()) }
+    fn take(&self) -> Option<Resets> {
+        match mem::take(&mut *lock(&self.names)) {
+            Names { any: true, .. } => Some(Resets::Unknown),
+            Names { some, .. } if some.is_empty() => None,
+            Names { some, .. } => Some(Resets::Of(some.into_iter().map(String::from).collect())),
+        }
     }
 
     fn keep(&self, untold: Resets) {
@@ -103,11 +106,12 @@ mod tests {
 
     fn names(untold: &Untold) -> Option<Vec<String>> {
         match untold.take() {
-            Resets::Of(mut all) => {
+            Some(Resets::Of(mut all)) => {
                 all.sort();
                 Some(all)
             }
-            Resets::Unknown => None,
+            Some(Resets::Unknown) => None,
+            None => Some(Vec::new()),
         }
     }
 
@@ -117,7 +121,7 @@ mod tests {
         untold.add(Some("a"));
         untold.add(Some("b"));
         untold.add(Some("a"));
-        let told = untold.take();
+        let told = untold.take().unwrap();
         untold.add(Some("c"));
         untold.keep(told);
         assert_eq!(names(&untold), Some(["a", "b", "c"].map(str::to_owned).into()), "each once");
@@ -129,7 +133,7 @@ mod tests {
         for name in 0..=MAX_NAMES {
             untold.add(Some(&name.to_string()));
         }
-        let told = untold.take();
+        let told = untold.take().unwrap();
         assert_eq!(told, Resets::Unknown);
         untold.add(Some("a"));
         untold.keep(told);
@@ -156,6 +160,7 @@ mod tests {
             }
         };
         let tell = untold.tell(&*timer, async |refunds| {
+            assert_ne!(*refunds, Resets::Of(Vec::new()), "there is something to tell");
             calls.set(calls.get() + 1);
             let replicas = reached(calls.get())?;
             let Resets::Of(names) = refunds else { panic!("they are few") };

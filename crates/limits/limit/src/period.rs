@@ -5,6 +5,9 @@ use clock::Time;
 
 use super::Window;
 
+/// The seconds by which clocks of processes that share counters may differ.
+const MAX_CLOCK_LEAD: u64 = 60;
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Period {
     /// Windows of this length, aligned to the Unix epoch.
@@ -58,12 +61,12 @@ impl Period {
         self.end(now).seconds() - now.seconds()
     }
 
-    /// Seconds for which a shared store keeps a counter that is created now. As in the Go service: the length of the
-    /// window, or for a calendar the rest of it.
+    /// Seconds for which a shared store keeps a counter that is created now: the length of the window, as in the Go service,
+    /// or for a calendar the rest of it, and longer: the clock of this process may be ahead of those that still count in it.
     pub fn seconds_kept(self, now: Time) -> u64 {
         match self {
             Self::Length(window) => window.seconds(),
-            Self::Calendar(_) => self.seconds_left(now),
+            Self::Calendar(_) => self.seconds_left(now) + MAX_CLOCK_LEAD,
         }
     }
 
