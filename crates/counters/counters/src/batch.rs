@@ -7,7 +7,7 @@ use std::{ops::Range, time::Instant};
 use smallvec::SmallVec;
 
 use clock::Time;
-use limit::{Fit, Hits, Rate, Refusal, Verdict, fixed_window};
+use limit::{Fit, Hits, Rate, Refusal, Share, Verdict, fixed_window};
 
 use crate::holds::{Closed, Held, Hold, HoldId};
 use crate::id::CounterId;
@@ -29,6 +29,8 @@ pub struct Batch {
     pub hold_id: Option<HoldId>,
     /// The store may hold, whether it answers or not.
     pub is_hold_sent: bool,
+    /// The limits are this share of what the rules say. They are divided once, however often the batch is counted.
+    pub share: Option<Share>,
     /// Tells of the counters to which hits come back, if it gives any back.
     pub lowered: Option<Lowered>,
     /// The holds that were found expired, also those of other requests.

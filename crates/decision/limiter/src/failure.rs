@@ -114,7 +114,8 @@ impl Limiter {
         let local = self
             .local
             .get_or_init(|| MemoryStore::new(self.policy.max_local_keys).holding(self.policy.max_holds));
-        if let Some(share) = share {
+        if let Some(share) = share.filter(|_| batch.share.is_none()) {
+            batch.share = Some(share);
             batch.change_all(|check| {
                 let (known, limit) = (self.store.known(check, now), check.limit.requests_per_unit);
                 check.limit = share.of_rate(&check.limit);

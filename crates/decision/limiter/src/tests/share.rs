@@ -4,7 +4,7 @@ use super::{
     setup::{Setup, finish, request},
     statuses,
 };
-use crate::{Code, Descriptor};
+use crate::{Code, Descriptor, QuotaBucket, Reserved};
 use clock::Time;
 use faults::OnStoreFailure;
 use limit::Share;
@@ -159,4 +159,34 @@ fn refunds_return_to_the_share() {
     finish(pin!(replicas[0].limiter.decide(&asked, None, None))).unwrap();
     // The rejected request of one hit was counted too.
     assert_eq!(admitted(&replicas, 1), 3);
+}
+
+/// What Envoys are assigned and callers are admitted, in turns, until neither gets more.
+#[test]
+fn envoys_and_callers_have_the_share_together() {
+    for limit in [
+        "{unit: hour, requests_per_unit: 1000}",
+        "{unit: day, requests_per_unit: 1000, algorithm: token_bucket}",
+        "{unit: hour, requests_per_unit: 1000, algorithm: sliding_window}",
+    ] {
+        let replicas = replicas(2, &rules(limit));
+        let bucket =
+            QuotaBucket { domain: "d".into(), entries: [("k".into(), "v".into())].into_iter().collect() };
+        let mut assigned = 0;
+        for setup in &replicas {
+            // Some of it is more than the share has.
+            for hits in [100, 300, 900] {
+                let reserved = setup.limiter.reserve(&bucket, hits, setup.limiter.now());
+                let Reserved::Hits(hits) = finish(pin!(reserved)) else { panic!("the policy is share") };
+                assigned += hits;
+            }
+        }
+        assert_eq!(assigned, 1000, "{limit}");
+        assert_eq!(admitted(&replicas, 1), 0, "{limit}");
+        for setup in &replicas {
+            finish(pin!(setup.limiter.give_back(&bucket, 50, setup.limiter.now())));
+        }
+        // A fixed window has counted the request that each refused.
+        assert!((98..=100).contains(&admitted(&replicas, 1)), "{limit}");
+    }
 }
