@@ -73,6 +73,8 @@ pub(crate) enum Change {
     Grant(Grant),
     /// The same one, for another time to live.
     Renew(Grant),
+    /// Nothing limits it.
+    Allow,
     Deny,
     Abandon,
 }
@@ -163,16 +165,28 @@ impl Division {
         self.envoys.is_empty() && self.pot == 0
     }
 
-    /// The Envoys that are owed the answer that is the same for all; `all` if it is new. Nothing is paid for any more.
-    pub(crate) fn undivided(&mut self, all: bool, now: Now) -> Vec<u64> {
+    /// What changes for the Envoys while `answer` is that of all. Nothing is paid for any more.
+    pub(crate) fn undivided(&mut self, answer: Change, now: Now) -> Vec<(u64, Change)> {
         self.forget(now);
         self.pot = 0;
-        let asking = self.envoys.iter_mut().filter_map(|envoy| {
+        let mut changes = Vec::new();
+        for envoy in self.envoys.iter_mut().filter(|envoy| envoy.abandoned_at.is_none()) {
             envoy.grant = None;
-            let is_owed = std::mem::take(&mut envoy.asks) || all && envoy.abandoned_at.is_none();
-            is_owed.then_some(envoy.stream)
-        });
-        asking.collect()
+            let asks = std::mem::take(&mut envoy.asks);
+            if envoy.demand.idle_for(now.elapsed) >= IDLE {
+                envoy.abandoned_at = Some(now.elapsed);
+                changes.push((envoy.stream, Change::Abandon));
+            } else if asks {
+                changes.push((envoy.stream, answer));
+            }
+        }
+        self.envoys.retain(|envoy| envoy.abandoned_at.is_none() || !envoy.demand.is_idle());
+        changes
+    }
+
+    /// How the bucket is decided has changed: each Envoy is owed an answer, as if it had asked.
+    pub(crate) fn owe_all(&mut self) {
+        self.envoys.iter_mut().for_each(|envoy| envoy.asks = true);
     }
 
     /// What to take or return now. Called about ten times a second.
@@ -182,6 +196,8 @@ impl Division {
             // A first share of what is not known to be free.
             self.level = if self.limit == 0 { limit.requests / 4 } else { self.level };
             self.limit = limit.requests;
+            // What was taken of a larger limit is not assigned.
+            (self.pot, self.next) = (self.pot.min(limit.requests), self.next.min(limit.requests));
         }
         self.roll(limit);
         self.level = self.level.clamp(1, limit.requests.max(1));

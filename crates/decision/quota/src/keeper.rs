@@ -8,7 +8,7 @@ use tokio::select;
 
 use crate::{
     Action, Bucket, Mode, Quotas, State, Strategy,
-    division::{Change, Now, PACE, TICK, Turn},
+    division::{Change, Division, Now, PACE, TICK, Turn},
     grant::Grant,
 };
 use clock::timer::after;
@@ -77,8 +77,8 @@ impl Quotas {
         let rule = self.limiter.quota_rule(bucket, now.time);
         let limit = match rule {
             QuotaRule::Limited(limit) if limit.requests > 0 => limit,
-            QuotaRule::Allowed => return self.set(bucket, Mode::Allowed, now),
-            QuotaRule::Limited(_) | QuotaRule::Refused => return self.set(bucket, Mode::Denied, now),
+            QuotaRule::Allowed => return self.set(bucket, Mode::Allowed),
+            QuotaRule::Limited(_) | QuotaRule::Refused => return self.set(bucket, Mode::Denied),
         };
         let Some(turn) = self.with(bucket, |division| division.division.turn(limit, now)) else { return };
         match turn {
@@ -87,8 +87,8 @@ impl Quotas {
                     self.counts.taken.fetch_add(taken, Relaxed);
                     self.with(bucket, |bucket| bucket.division.taken(hits, at, taken, self.now()));
                 }
-                Reserved::Allow => return self.set(bucket, Mode::Allowed, now),
-                Reserved::Deny => return self.set(bucket, Mode::Denied, now),
+                Reserved::Allow => return self.set(bucket, Mode::Allowed),
+                Reserved::Deny => return self.set(bucket, Mode::Denied),
                 // What is assigned may be used; no more follows.
                 Reserved::Unknown => return,
             },
@@ -102,37 +102,40 @@ impl Quotas {
     }
 
     fn assign(&self, key: &Arc<QuotaBucket>, limit: QuotaLimit) {
+        self.decide(key, Mode::Divided, |division, now| {
+            (division.assign(limit, now), division.rest(limit, now))
+        });
+    }
+
+    /// Allows or denies a bucket's requests.
+    fn set(&self, key: &Arc<QuotaBucket>, mode: Mode) {
+        let answer = if mode == Mode::Allowed { Change::Allow } else { Change::Deny };
+        self.decide(key, mode, |division, now| (division.undivided(answer, now), PACE));
+    }
+
+    /// Tells the Envoys what changes for them, and waits for some time until the next turn.
+    fn decide(
+        &self,
+        key: &Arc<QuotaBucket>,
+        mode: Mode,
+        changes: impl FnOnce(&mut Division, Now) -> (Vec<(u64, Change)>, Duration),
+    ) {
         let (mut state, now) = (lock(&self.state), self.now());
         let State { buckets, streams, .. } = &mut *state;
         let Some(bucket) = buckets.get_mut(key) else { return };
-        bucket.mode = Mode::Divided;
-        bucket.due = now.elapsed.saturating_add(bucket.division.rest(limit, now));
-        for (stream, change) in bucket.division.assign(limit, now) {
+        if mem::replace(&mut bucket.mode, mode) != mode {
+            bucket.division.owe_all();
+        }
+        let (changes, rest) = changes(&mut bucket.division, now);
+        bucket.due = now.elapsed.saturating_add(rest);
+        for (stream, change) in changes {
             let (action, count) = match change {
                 Change::Grant(grant) => (self.assigned(tokens(grant, true)), &self.counts.granted),
                 Change::Renew(grant) => (self.assigned(tokens(grant, false)), &self.counts.renewed),
+                Change::Allow => (self.assigned(Strategy::AllowAll), &self.counts.allowed),
                 Change::Deny => (self.assigned(Strategy::DenyAll), &self.counts.denied),
                 Change::Abandon => (Action::Abandon, &self.counts.abandoned),
             };
-            count.fetch_add(1, Relaxed);
-            if let Some(outbox) = streams.get_mut(&stream) {
-                outbox.put(key, action);
-            }
-        }
-    }
-
-    /// Allows or denies a bucket's requests, of Envoys that have reported or if it changes.
-    fn set(&self, key: &Arc<QuotaBucket>, mode: Mode, now: Now) {
-        let (action, count) = match mode {
-            Mode::Allowed => (self.assigned(Strategy::AllowAll), &self.counts.allowed),
-            _ => (self.assigned(Strategy::DenyAll), &self.counts.denied),
-        };
-        let mut state = lock(&self.state);
-        let State { buckets, streams, .. } = &mut *state;
-        let Some(bucket) = buckets.get_mut(key) else { return };
-        let is_new = mem::replace(&mut bucket.mode, mode) != mode;
-        bucket.due = now.elapsed.saturating_add(PACE);
-        for stream in bucket.division.undivided(is_new, now) {
             count.fetch_add(1, Relaxed);
             if let Some(outbox) = streams.get_mut(&stream) {
                 outbox.put(key, action);

@@ -47,6 +47,7 @@ impl Envoy {
             // An Envoy whose assignment has expired takes it for a new one.
             Change::Renew(grant) => self.tokens = self.tokens.or(Some((grant, grant.requests))),
             Change::Deny => self.tokens = None,
+            Change::Allow => unreachable!("it is divided"),
             Change::Abandon => {
                 (self.is_known, self.tokens, self.allowed, self.denied) = (false, None, 0, 0);
             }
@@ -381,4 +382,69 @@ fn an_envoy_that_forgets_a_bucket_has_tokens_soon_after() {
         let (admitted, denied) = (world.envoys[0].admitted, world.envoys[0].denied.saturating_sub(denied));
         assert!(admitted > 30, "{admitted} pass, and {denied} do not, after {quiet} a second");
     }
+}
+
+fn at(millis: u64) -> Now {
+    Now {
+        time: Time::from_micros(START * 1_000_000 + millis * 1_000),
+        elapsed: Duration::from_millis(millis),
+    }
+}
+
+fn hourly(requests: u64) -> QuotaLimit {
+    QuotaLimit { requests, seconds: 3600, window_end: Some(Time::from_seconds(START + 3600)) }
+}
+
+#[test]
+fn an_answer_for_all_is_replaced_at_once_and_given_up_when_idle() {
+    let mut division = Division::default();
+    division.report(1, 5, 0, at(0));
+    assert_eq!(division.undivided(Change::Allow, at(0)), [(1, Change::Allow)]);
+    assert_eq!(division.undivided(Change::Allow, at(300)), [], "it knows");
+    // An exemption ends.
+    division.owe_all();
+    let Turn::Take(hits, time) = division.turn(hourly(100), at(600)) else { panic!("it needs some") };
+    division.taken(hits, time, hits, at(600));
+    let changes = division.assign(hourly(100), at(600));
+    assert!(matches!(changes[..], [(1, Change::Grant(_))]), "{changes:?}");
+    let mut dry = Division::default();
+    dry.report(1, 5, 0, at(0));
+    assert_eq!(dry.undivided(Change::Allow, at(0)), [(1, Change::Allow)]);
+    dry.owe_all();
+    let Turn::Take(hits, time) = dry.turn(hourly(100), at(600)) else { panic!("it needs some") };
+    dry.taken(hits, time, 0, at(600));
+    assert_eq!(dry.assign(hourly(100), at(600)), [(1, Change::Deny)], "there is nothing");
+    // It reports no requests for a minute.
+    for second in (5..60).step_by(5) {
+        dry.report(1, 0, 0, at(second * 1000));
+        assert_eq!(dry.undivided(Change::Deny, at(second * 1000)), [(1, Change::Deny)]);
+    }
+    dry.report(1, 0, 0, at(65_000));
+    assert_eq!(dry.undivided(Change::Deny, at(65_000)), [(1, Change::Abandon)]);
+    assert!(dry.is_over());
+}
+
+#[test]
+fn what_was_taken_of_a_larger_limit_is_not_assigned() {
+    let limit =
+        |requests| QuotaLimit { requests, seconds: 5, window_end: Some(Time::from_seconds(START + 5)) };
+    let next = |requests| QuotaLimit { window_end: Some(Time::from_seconds(START + 10)), ..limit(requests) };
+    let mut division = Division::default();
+    division.report(1, 0, 0, at(0));
+    division.report(1, 5_000, 0, at(1_000));
+    let mut ahead = 0;
+    for millis in (1_000..5_000).step_by(100) {
+        if let Turn::Take(hits, time) = division.turn(limit(1000), at(millis)) {
+            ahead += if time >= Time::from_seconds(START + 5) { hits } else { 0 };
+            division.taken(hits, time, hits, at(millis));
+        }
+        division.assign(limit(1000), at(millis));
+    }
+    assert!(ahead > 500, "{ahead}");
+    let _ = division.turn(next(50), at(5_000));
+    let granted = division.assign(next(50), at(5_000)).into_iter().map(|(_, change)| match change {
+        Change::Grant(grant) => grant.requests,
+        _ => 0,
+    });
+    assert!(granted.sum::<u64>() <= 50);
 }
