@@ -137,8 +137,8 @@ impl<B: Backend> Connection<B> {
     /// Sends and completes pipelines until the server is unresponsive.
     async fn pump(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Exit> {
         let (timeout, timer) = (self.shared.bounds.timeout, self.timer());
-        // When to look next for missing replies; `None` once this process was seen to be late for it.
-        let mut due = None;
+        // When this process should be back here, to look for missing replies or because it has noted that it was late.
+        let mut due = timer.now();
         let mut next = timer.sleep_until(timer.now());
         loop {
             let was_idle = flight.is_empty();
@@ -147,7 +147,8 @@ impl<B: Backend> Connection<B> {
             }
             let now = timer.now();
             if was_idle {
-                next.as_mut().reset(*due.insert(after(now, TICK)));
+                due = after(now, TICK);
+                next.as_mut().reset(due);
             }
             self.send(stream, flight, now);
             if flight.is_empty() {
@@ -161,10 +162,11 @@ impl<B: Backend> Connection<B> {
             // The time is noted first, then the sockets are polled: a yielded task is polled again after them. So
             // a reply that is missing then had not arrived by that time, however late this process is.
             let seen = timer.now();
-            if let Some(due) = due.take_if(|due| *due <= seen) {
+            if due <= seen {
                 let late = seen.duration_since(due);
                 self.shared.metrics.looked(late);
                 flight.pause(late.saturating_sub(part(timeout, 2)));
+                due = after(seen, TICK);
             }
             if let Some((sent, replies)) = complete {
                 self.complete(flight, sent, replies)?;
@@ -178,7 +180,8 @@ impl<B: Backend> Connection<B> {
                 self.complete(flight, sent, replies)?;
             }
             self.look(flight, seen);
-            next.as_mut().reset(*due.insert(after(timer.now(), TICK)));
+            due = after(timer.now(), TICK);
+            next.as_mut().reset(due);
             if !flight.is_empty()
                 && seen >= after(after(flight.last_in_time, timeout), STALL.max(part(timeout, 2)))
             {
