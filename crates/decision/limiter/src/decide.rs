@@ -38,11 +38,6 @@ pub enum Decided {
     Wait(Waiting),
 }
 
-enum Planning {
-    Decided(Answer),
-    Waits(Pending),
-}
-
 /// A request that waits for the store: first to settle and end holds, then for its decision.
 /// What is large lies behind a pointer, because it is handed through several futures.
 struct Pending {
@@ -80,19 +75,18 @@ impl Limiter {
         trace: Option<&mut DecisionTrace>,
     ) -> Result<Decided, RequestError> {
         let is_traced = trace.is_some();
-        let planned = self.plan_and_try(request, now, trace);
-        match planned.inspect_err(|error| self.failed(request, error))? {
-            Planning::Decided(answer) => Ok(Decided::Answer(answer)),
-            Planning::Waits(pending) => {
-                let limiter = self.clone();
-                let decision = async move {
-                    let mut trace = is_traced.then(Box::<DecisionTrace>::default);
-                    let decided = limiter.finish(pending, until, trace.as_deref_mut()).await;
-                    (decided, trace)
-                };
-                Ok(Decided::Wait(Waiting::new(self.clone(), decision)))
-            }
-        }
+        let wait = |pending| self.wait(pending, until, is_traced);
+        self.plan_and_try(request, now, trace, wait).inspect_err(|error| self.failed(request, error))
+    }
+
+    fn wait(self: &Arc<Self>, pending: Pending, until: Option<Instant>, is_traced: bool) -> Decided {
+        let limiter = self.clone();
+        let decision = async move {
+            let mut trace = is_traced.then(Box::<DecisionTrace>::default);
+            let decided = limiter.finish(pending, until, trace.as_deref_mut()).await;
+            (decided, trace)
+        };
+        Decided::Wait(Waiting::new(self.clone(), decision))
     }
 
     /// Waits for the store, and concludes the decision.
@@ -139,12 +133,13 @@ impl Limiter {
         request: &Request<'_>,
         now: Time,
         trace: Option<&mut DecisionTrace>,
-    ) -> Result<Planning, RequestError> {
+        wait: impl FnOnce(Pending) -> Decided,
+    ) -> Result<Decided, RequestError> {
         self.policy.bounds.check(request)?;
         let closings = Closings::of(request, &self.holds, &self.stats);
         let closes = closings.is_some();
         if closes && request.descriptors.iter().all(holds::closes) {
-            return Ok(self.only_close(request, closings, now));
+            return Ok(self.only_close(request, closings, now, wait));
         }
         let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let served = self.source.load();
@@ -165,7 +160,7 @@ impl Limiter {
         let Some(domain) = domain else {
             // Without limits to wait for, what is left to close goes to the queue.
             drop(closings);
-            return Ok(Planning::Decided(self.answer_unknown_domain(request, scope, &planned)));
+            return Ok(Decided::Answer(self.answer_unknown_domain(request, scope, &planned)));
         };
         if let Some(trace) = trace {
             trace.set_rules(request, domain, &planned.plan);
@@ -184,12 +179,12 @@ impl Limiter {
             let (request, served) = (OwnedRequest::new(request), Arc::clone(served));
             let waiting = WaitingRequest { request, served, domain, replacements, planned, now, token };
             let waiting = Some(Box::new(waiting));
-            return Ok(Planning::Waits(Pending { closings, waiting, descriptors }));
+            return Ok(wait(Pending { closings, waiting, descriptors }));
         }
         self.remember_over(batch, now);
         let mut answer = self.answer(&request, scope, Some(domain), &planned, None);
         self.give_hold(&mut answer, token, &planned.batch);
-        Ok(Planning::Decided(answer))
+        Ok(Decided::Answer(answer))
     }
 
     pub(super) fn scope<'a>(
@@ -227,14 +222,20 @@ impl Limiter {
     }
 
     /// A request that only settles or ends.
-    fn only_close(&self, request: &Request<'_>, closings: Option<Closings>, now: Time) -> Planning {
+    fn only_close(
+        &self,
+        request: &Request<'_>,
+        closings: Option<Closings>,
+        now: Time,
+        wait: impl FnOnce(Pending) -> Decided,
+    ) -> Decided {
         self.show(request, Holding::Nothing, now);
         let left = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let descriptors = request.descriptors.len();
         self.count_closing(request.domain);
         match left {
-            None => Planning::Decided(Answer::closing(descriptors)),
-            closings => Planning::Waits(Pending { closings, waiting: None, descriptors }),
+            None => Decided::Answer(Answer::closing(descriptors)),
+            closings => wait(Pending { closings, waiting: None, descriptors }),
         }
     }
 
@@ -375,10 +376,13 @@ impl Limiter {
 
     /// What tells the caches of the counters to which this batch gives hits back, or may.
     pub(super) fn lowered_by(self: &Arc<Self>, batch: &Batch) -> Option<Lowered> {
+        if self.over_limit.is_none() && self.untold.is_none() {
+            return None;
+        }
         let refunds = || batch.checks().iter().filter(|check| check.gives_back());
-        let may_be_cached = self.over_limit.is_some() || self.untold.is_some();
-        let may_give_back = refunds().next().is_some() || batch.has_groups() && self.untold.is_some();
-        (may_be_cached && may_give_back).then(|| {
+        // Stores that cannot check the limits of a list in one step give hits back too.
+        let may_give_back = refunds().next().is_some() || batch.has_groups() && self.names;
+        may_give_back.then(|| {
             let lowered = Lowered::new(self.clone());
             refunds().for_each(|check| lowered.add(check.id, batch.full_key(check)));
             lowered

@@ -7,6 +7,7 @@ use super::{
     *,
 };
 use ::overrides::table::of_json_line;
+use metrics::RuleCounter;
 
 const RULES: &str = "\
 domain: d
@@ -160,6 +161,8 @@ fn reserved_hits_are_gone_for_requests_and_the_other_way_round() {
         assert_eq!(setup.counts("k"), [1, 0, 0, 1, 0, 0, 0], "only the request is in the statistics");
         assert_eq!(passing(&setup, "k"), 0);
         give_back(&setup, "k", 2, NOW);
+        let refunds = setup.stats.rule("d", "d.k").get(RuleCounter::TotalNegativeHits);
+        assert_eq!(refunds, 0, "no caller has refunded");
         assert_eq!(passing(&setup, "k"), 1, "the first refusal counted and is not remembered");
     }
 }
