@@ -53,12 +53,12 @@ impl Waits {
         self.for_server(now) < now.saturating_duration_since(self.since) / 2
     }
 
-    /// Why a caller's own deadline has passed.
+    /// Why a deadline has passed: that of the caller, or that of all redirections.
     pub(super) fn error(&self, store: &str, now: Instant) -> StoreError {
         let (reason, message) = if self.is_worker_late(now) {
-            (FailureReason::WorkerLate, "the caller's timeout passed while this process was short of CPU")
+            (FailureReason::WorkerLate, "the deadline passed while this process was short of CPU")
         } else {
-            (FailureReason::Timeout, "no reply within the caller's timeout")
+            (FailureReason::Timeout, "no reply before the deadline")
         };
         StoreError { reason, message: format!("{store}: {message}").into() }
     }

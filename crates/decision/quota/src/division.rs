@@ -186,7 +186,9 @@ impl Division {
 
     /// How the bucket is decided has changed: each Envoy is owed an answer, as if it had asked.
     pub(crate) fn owe_all(&mut self) {
-        self.envoys.iter_mut().for_each(|envoy| envoy.asks = true);
+        for envoy in self.envoys.iter_mut().filter(|envoy| envoy.abandoned_at.is_none()) {
+            envoy.asks = true;
+        }
     }
 
     /// What to take or return now. Called about ten times a second.
