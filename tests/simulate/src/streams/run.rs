@@ -245,7 +245,6 @@ async fn waited(
     Some(concluded.0)
 }
 
-/// The keys of the descriptors of a request.
 /// What a request holds of a budget, in the window of this time.
 fn part(index: usize, budget: &BudgetPlan, seconds: u64, estimate: Option<u64>) -> Part {
     let length = budget.unit.seconds();
@@ -253,6 +252,7 @@ fn part(index: usize, budget: &BudgetPlan, seconds: u64, estimate: Option<u64>) 
     Part { account: Account { budget: index, start }, held: budget.held(estimate) }
 }
 
+/// The keys of the descriptors of a request.
 fn keys(caller: &StreamCaller) -> Vec<String> {
     caller.budgets.iter().map(|budget| format!("h{budget}")).collect()
 }
