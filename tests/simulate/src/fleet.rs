@@ -190,7 +190,7 @@ impl Run {
             Ok(Decided::Wait(decision)) => {
                 self.waited += 1;
                 let ledger = self.ledger.clone();
-                replica.edges.start(async move { note(&ledger, key, second, &decision.await.0) });
+                replica.edges.start(async move { note(&ledger, key, second, &decision.await.decided) });
             }
             Ok(Decided::Answer(answer)) => note(&self.ledger, key, second, &Ok(answer)),
             Err(error) => note(&self.ledger, key, second, &Err(error)),

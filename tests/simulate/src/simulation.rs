@@ -303,7 +303,7 @@ impl Simulation {
                 let (ledger, world) = (self.ledger.clone(), self.world.clone());
                 replica.edges.start(async move {
                     let stops = world.stops(sent.process);
-                    let (answer, _) = decision.await;
+                    let answer = decision.await.decided;
                     let is_late = world.stops(sent.process) != stops;
                     answered(&ledger, &world, &sent, &answer, store.take_failed().as_ref(), is_late);
                 });

@@ -29,9 +29,9 @@ pub struct Batch {
     pub hold_id: Option<HoldId>,
     /// The store may hold, whether it answers or not.
     pub is_hold_sent: bool,
-    /// The limits are this share of what the rules say. They are divided once, however often the batch is counted.
+    /// Set once the limits are divided by it. A batch may be counted several times, and must not be divided again.
     pub share: Option<Share>,
-    /// Tells of the counters to which hits come back, if it gives any back.
+    /// Invalidates caches, if the batch gives hits back.
     pub lowered: Option<Lowered>,
     /// The holds that were found expired, also those of other requests.
     pub expired: Vec<Closed>,
@@ -394,7 +394,7 @@ pub enum HitsToSend<'p> {
     Read,
     Each(Hits),
     Next(&'p NextHits),
-    /// What was counted is given back, for however late a reply.
+    /// Gives back what was counted.
     Back(&'p NextHits),
 }
 

@@ -160,7 +160,7 @@ pub struct Closing {
     pub currency: Option<Box<str>>,
     /// The slots in which it is still to be done.
     pub slots: SmallVec<[u16; 2]>,
-    /// It was sent before, and may have been done.
+    /// An earlier attempt failed, and Redis may have executed it.
     pub is_repeated: bool,
 }
 

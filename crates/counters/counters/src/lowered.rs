@@ -1,4 +1,4 @@
-//! Counters to which hits come back: whoever has cached that they are over their limits must hear of it.
+//! Invalidates cached refusals of counters whose hits come back.
 
 use std::{
     fmt, mem,
@@ -11,16 +11,17 @@ use smallvec::SmallVec;
 use crate::id::CounterId;
 
 pub trait Caches: Send + Sync {
-    /// Hits came back to the counter, which has this full key if the store needs names.
+    /// Drops cached refusals of a counter. `full_key` is empty if the store needs no names.
     fn lowered(&self, counter: CounterId, full_key: &str);
 }
 
-/// Tells of its counters when the last of its owners is dropped. A request has one, and so has each connection on which
-/// checks of it are on their way: it is dropped when their replies have been read, however late, or can no longer come.
+/// Invalidates its counters when its last clone is dropped. The request has a clone, and so does each connection that
+/// carries its checks. A connection drops its clone once the replies have been read, even late ones, or are lost. Earlier, a
+/// replica could cache a refusal again, by the count before the refund.
 #[derive(Clone)]
 pub struct Lowered(Arc<Counters>);
 
-/// Each with its full key.
+/// Counters with their full keys.
 type Named = SmallVec<[(CounterId, Box<str>); 1]>;
 
 struct Counters {

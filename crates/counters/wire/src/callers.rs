@@ -23,7 +23,7 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// That of a request for what is sent.
+    /// How long the reply to these hits is worth waiting for. A give-back must arrive even if its caller has left.
     pub fn of(batch: &Batch, sent: HitsToSend<'_>) -> Self {
         match sent {
             HitsToSend::Back(_) => Self::Unlimited,
@@ -52,7 +52,7 @@ pub struct Callers<C, O> {
     waiting: Vec<Caller<O>>,
     /// No caller's deadline is earlier.
     earliest: Option<Instant>,
-    /// They tell of what came back when it is known what became of the checks, whoever still waits.
+    /// Dropped with the checks, not with their callers: a late reply still invalidates caches.
     lowered: Vec<Lowered>,
 }
 

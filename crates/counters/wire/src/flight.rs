@@ -17,7 +17,8 @@ use super::{
 use crate::failure::Failure;
 use counters::StoreError;
 
-/// A caller gives a silent server this part of its own time, or the timeout if that is more.
+/// A caller waits for a silent server for a quarter of its own timeout, as it does for the window, or for the server's timeout
+/// if that is longer.
 const GIVEN: u32 = 4;
 
 pub(super) struct Sent<B: Backend> {
@@ -147,7 +148,7 @@ impl<B: Backend> Flight<B> {
         }
     }
 
-    /// This process was kept from its CPU for this time, and perhaps the server from its own too: it does not count.
+    /// Excludes a pause of this process from the server's time: the server may have been descheduled as well.
     pub(super) fn pause(&mut self, by: Duration) {
         for sent in &mut self.sent {
             sent.first_at = after(sent.first_at, by);
@@ -166,7 +167,7 @@ impl<B: Backend> Flight<B> {
         timeout: Duration,
         timed_out: impl Fn() -> StoreError,
     ) -> bool {
-        // The commands of one pipeline may take a server longer than the timeout, together.
+        // A pipeline of 128 scripts takes Redis longer than the timeout, but its replies arrive one by one.
         if mem::take(&mut self.has_replied) {
             self.last_answer = seen;
         }

@@ -137,7 +137,7 @@ impl<B: Backend> Connection<B> {
     /// Sends and completes pipelines until the server is unresponsive.
     async fn pump(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Exit> {
         let (timeout, timer) = (self.shared.bounds.timeout, self.timer());
-        // When this process should be back here, to look for missing replies or because it has noted that it was late.
+        // When the loop should run next. Later runs measure how late this process is.
         let mut due = timer.now();
         let mut next = timer.sleep_until(timer.now());
         loop {

@@ -20,7 +20,7 @@ use super::{
     replacement::{self, Replacements},
     request::{OwnedRequest, Request, RequestError},
     response,
-    waiting::Waiting,
+    waiting::{Concluded, Waiting},
 };
 use clock::Time;
 use counters::{Applied, Batch, Caches, Check, CounterId, Counting, Lowered, Resets, StoreError};
@@ -84,7 +84,7 @@ impl Limiter {
         let decision = async move {
             let mut trace = is_traced.then(Box::<DecisionTrace>::default);
             let decided = limiter.finish(pending, until, trace.as_deref_mut()).await;
-            (decided, trace)
+            Concluded { decided, trace }
         };
         Decided::Wait(Waiting::new(self.clone(), decision))
     }
@@ -119,11 +119,12 @@ impl Limiter {
         match self.try_decide(request, self.now(), until, trace.as_deref_mut())? {
             Decided::Answer(answer) => Ok(answer),
             Decided::Wait(waiting) => {
-                let (decided, waited) = waiting.await;
-                if let (Some(trace), Some(waited)) = (trace, waited) {
-                    (trace.wait, trace.failure) = (waited.wait, waited.failure);
+                let concluded = waiting.await;
+                if let (Some(trace), Some(waited)) = (trace, concluded.trace) {
+                    trace.wait = waited.wait;
+                    trace.failure = waited.failure;
                 }
-                decided
+                concluded.decided
             }
         }
     }
@@ -374,7 +375,7 @@ impl Limiter {
         }
     }
 
-    /// What tells the caches of the counters to which this batch gives hits back, or may.
+    /// Invalidates caches once this batch has given hits back; `None` if it cannot, or nobody caches.
     pub(super) fn lowered_by(self: &Arc<Self>, batch: &Batch) -> Option<Lowered> {
         if self.over_limit.is_none() && self.untold.is_none() {
             return None;
@@ -389,7 +390,7 @@ impl Limiter {
         })
     }
 
-    /// Hits came back to a counter, or to any: neither this replica nor another may remember that it is over its limit.
+    /// Drops cached refusals here and in other replicas, after a refund: of all counters if `counter` is unknown.
     pub(super) fn forget_over(&self, counter: Option<CounterId>, full_key: Option<&str>) {
         if let Some(cache) = &self.over_limit {
             match counter {

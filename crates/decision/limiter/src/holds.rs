@@ -311,7 +311,7 @@ impl Limiter {
         if matches!(closing.close, Close::Settle(_)) && !closed.iter().any(|one| one.how != How::Expired) {
             stats.unknown_ids.increment();
             if closing.is_repeated {
-                // It may have been settled by the command whose reply was lost.
+                // An attempt whose reply was lost may have settled it, and only that reply names the counter.
                 self.forget_over(None, None);
             }
         }

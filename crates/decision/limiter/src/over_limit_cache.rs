@@ -25,7 +25,7 @@ pub struct OverLimitCache {
     lookups: AtomicU64,
     /// The number of the rules in force: what was known under others is not found.
     rules: AtomicU32,
-    /// How often everything was forgotten: what was known before is not found.
+    /// A generation: keys of earlier ones are not found.
     resets: AtomicU32,
 }
 
@@ -138,7 +138,7 @@ impl OverLimitCache {
             }
             Resets::Unknown => {
                 self.forgotten.iter().for_each(|part| part.store(now.micros(), Ordering::Relaxed));
-                // To remove all would take long, and it may be asked for often.
+                // A sweep of the table would take milliseconds, and repeated settles may ask for it often.
                 self.resets.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -165,7 +165,7 @@ impl Limiter {
     /// Gives hits back that were reserved at `at` and not assigned, to the windows that have not ended since.
     pub async fn give_back(self: &Arc<Self>, bucket: &QuotaBucket, hits: u64, at: Time) {
         let (refund, now) = (Hits::Refund(hits), self.now());
-        // Of no hits, since none is a caller's.
+        // Planned without hits: the plan would count them as a caller's refund.
         let Some(mut bucket) = self.plan_bucket(bucket, Hits::Take(0), at) else { return };
         let batch = &mut bucket.planned.batch;
         let lasts = |limit: &limit::Rate| match limit.algorithm {

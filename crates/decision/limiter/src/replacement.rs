@@ -87,8 +87,8 @@ fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Resul
     let unknown = RequestError::OverrideUnit { descriptor, unit: limit.unit };
     let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
     let units = limit.unit_multiplier.unwrap_or(1);
-    let of_units = |units| Limit::new(limit.requests_per_unit.into(), unit, units, Kind::FixedWindow, None);
-    let limit = NonZeroU32::new(units).and_then(of_units);
+    let with_units = |units| Limit::new(limit.requests_per_unit.into(), unit, units, Kind::FixedWindow, None);
+    let limit = NonZeroU32::new(units).and_then(with_units);
     let limit = limit.ok_or(RequestError::OverrideUnits { descriptor, units })?;
     let limit = limit.with_calendar_months(policy.calendar_months).counted(policy.counting);
     Ok(Replacement { by: By::Request, limits: Some(limit.into()) })

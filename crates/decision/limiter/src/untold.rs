@@ -1,4 +1,4 @@
-//! Counters to which hits came back, until other replicas have heard of them.
+//! The refunded counters that other replicas have not been told of yet.
 
 use std::{collections::HashSet, mem, sync::Mutex, time::Duration};
 
@@ -8,15 +8,15 @@ use faults::mutex::lock;
 use tokio::sync::Notify;
 use tracing::warn;
 
-/// More are told as "any".
+/// A larger backlog is announced as "any counter": the other replicas then drop their whole caches.
 const MAX_NAMES: usize = 10_000;
 
-/// Those of this time are told together. It grows with the number of replicas, when these are more than a few: every
-/// replica gets the messages of every other.
+/// Refunds within this time share a message. With more than a few replicas the pause grows with their number, because
+/// every replica receives the messages of every other.
 const PAUSE: Duration = Duration::from_millis(50);
 const FEW_REPLICAS: u64 = 10;
 
-/// After a message that any counter may be meant, which empties the caches of all, or after one that was not sent.
+/// The pause after a message that empties all caches, and after a failed one.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -27,8 +27,8 @@ pub struct Untold {
 
 #[derive(Default)]
 struct Names {
-    some: HashSet<Box<str>>,
-    /// Too many, or one without a known name.
+    full_keys: HashSet<Box<str>>,
+    /// There were too many, or a counter whose name is unknown.
     any: bool,
 }
 
@@ -36,25 +36,26 @@ impl Names {
     fn add(&mut self, name: Option<&str>) {
         match name {
             _ if self.any => {}
-            Some(name) if self.some.contains(name) => {}
-            Some(name) if self.some.len() < MAX_NAMES => {
-                self.some.insert(name.into());
+            Some(name) if self.full_keys.contains(name) => {}
+            Some(name) if self.full_keys.len() < MAX_NAMES => {
+                self.full_keys.insert(name.into());
             }
-            _ => *self = Self { some: HashSet::new(), any: true },
+            _ => *self = Self { full_keys: HashSet::new(), any: true },
         }
     }
 }
 
 impl Untold {
-    /// Hits came back to the counter with this full key; to any, if it is not known.
+    /// Adds a refunded counter; `None` if its name is unknown.
     pub fn add(&self, full_key: Option<&str>) {
         lock(&self.names).add(full_key);
         self.added.notify_one();
     }
 
-    /// Tells other replicas by `tell`, which returns how many it reaches. What it cannot send is sent later. Never returns.
+    /// Announces refunds by `tell`, which returns how many replicas it reached. A failed message is sent again. Never returns.
     pub async fn tell(&self, timer: &dyn Timer, tell: impl AsyncFn(&Resets) -> Result<u64, String>) {
-        let (mut is_failing, mut factor) = (false, 1);
+        let mut is_failing = false;
+        let mut factor = 1;
         loop {
             self.added.notified().await;
             let Some(told) = self.take() else { continue };
@@ -71,7 +72,9 @@ impl Untold {
                     self.keep(told);
                     pause = LONG_PAUSE;
                     if !mem::replace(&mut is_failing, true) {
-                        warn!("refunds: {error}; other replicas may reject until they hear of them");
+                        warn!(
+                            "cannot announce refunds, retrying: {error}; other replicas may refuse until then"
+                        );
                     }
                 }
             }
@@ -82,8 +85,8 @@ impl Untold {
     fn take(&self) -> Option<Resets> {
         match mem::take(&mut *lock(&self.names)) {
             Names { any: true, .. } => Some(Resets::Unknown),
-            Names { some, .. } if some.is_empty() => None,
-            Names { some, .. } => Some(Resets::Of(some.into_iter().map(String::from).collect())),
+            Names { full_keys, .. } if full_keys.is_empty() => None,
+            Names { full_keys, .. } => Some(Resets::Of(full_keys.into_iter().map(String::from).collect())),
         }
     }
 

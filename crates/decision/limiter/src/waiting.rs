@@ -1,5 +1,5 @@
-//! A decision that waits for its store. It is brought to its end also if its caller leaves: what the store has counted is
-//! known to the statistics, the cache and other replicas.
+//! A decision that waits for its store. It runs to completion even if its caller disconnects: the store has counted its
+//! hits, so the statistics, the caches and what the request settles must follow.
 
 use std::{
     future::Future,
@@ -17,11 +17,15 @@ use net::edges::Spawn;
 use super::{Limiter, answer::Answer, decision_trace::DecisionTrace, request::RequestError};
 use metrics::CallerLeft;
 
-/// Decisions without a caller at a time. Each has checks that a connection to the store bounds too.
+/// Maximum number of decisions without a caller, about 5 KB each.
 const MAX_OWED: usize = 10_000;
 
-/// A decision, and its trace if it has one.
-pub type Concluded = (Result<Answer, RequestError>, Option<Box<DecisionTrace>>);
+/// The outcome of a decision that waited.
+pub struct Concluded {
+    pub decided: Result<Answer, RequestError>,
+    /// Only traced requests have one.
+    pub trace: Option<Box<DecisionTrace>>,
+}
 
 type Decision = Pin<Box<dyn Future<Output = Concluded> + Send>>;
 
@@ -32,7 +36,7 @@ pub struct Waiting {
     decision: Option<Decision>,
 }
 
-/// The decisions whose callers have left.
+/// The decisions whose callers have disconnected.
 #[derive(Default)]
 pub(super) struct Owed {
     spawn: Option<Arc<dyn Spawn>>,
@@ -53,7 +57,7 @@ impl Future for Waiting {
 
     #[expect(clippy::expect_used, reason = "asserts what every future requires")]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Concluded> {
-        // One that panics has ended.
+        // A decision that panics must not be polled again, so it is put back only if it is pending.
         let mut decision = self.decision.take().expect("it is not polled after its end");
         let concluded = decision.as_mut().poll(context);
         if concluded.is_pending() {
@@ -72,12 +76,12 @@ impl Drop for Waiting {
 }
 
 impl Limiter {
-    /// The same limiter, which finishes what its callers leave by tasks of the runtimes that they leave.
+    /// The same limiter, which completes abandoned decisions in a task on the runtime of their connection.
     pub fn owing(self, spawn: Arc<dyn Spawn>) -> Self {
         Self { owed: Owed { spawn: Some(spawn), ..Owed::default() }, ..self }
     }
 
-    /// Decisions that were left by their callers and wait for the store.
+    /// The number of abandoned decisions that still wait for the store.
     pub fn owed(&self) -> usize {
         self.owed.open.load(Relaxed)
     }
@@ -98,7 +102,7 @@ impl Limiter {
     }
 }
 
-/// Counts one of the open decisions.
+/// Counts an abandoned decision until it is dropped.
 struct Open(Arc<Limiter>);
 
 impl Open {

@@ -184,7 +184,7 @@ impl Division {
         changes
     }
 
-    /// How the bucket is decided has changed: each Envoy is owed an answer, as if it had asked.
+    /// Owes every Envoy an answer, because the mode of the bucket has changed.
     pub(crate) fn owe_all(&mut self) {
         for envoy in self.envoys.iter_mut().filter(|envoy| envoy.abandoned_at.is_none()) {
             envoy.asks = true;
@@ -198,8 +198,9 @@ impl Division {
             // A first share of what is not known to be free.
             self.level = if self.limit == 0 { limit.requests / 4 } else { self.level };
             self.limit = limit.requests;
-            // What was taken of a larger limit is not assigned.
-            (self.pot, self.next) = (self.pot.min(limit.requests), self.next.min(limit.requests));
+            // Hits that were taken under a larger limit are not assigned.
+            self.pot = self.pot.min(limit.requests);
+            self.next = self.next.min(limit.requests);
         }
         self.roll(limit);
         self.level = self.level.clamp(1, limit.requests.max(1));

@@ -274,7 +274,7 @@ impl Rate {
         }
     }
 
-    /// The clock's time, of hits that are taken at a time in their window: that may begin later.
+    /// The time on the clock. Hits of a window that begins soon are taken `ahead` seconds before `within`.
     pub fn clock(&self, within: Time) -> Time {
         Time::from_micros(within.micros().saturating_sub(u64::from(self.ahead).saturating_mul(1_000_000)))
     }

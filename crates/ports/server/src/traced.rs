@@ -34,11 +34,10 @@ pub(super) fn try_decide(
 
 /// Adds the attributes of a decision that has waited, and of its wait.
 pub(super) fn concluded(span: Option<&mut OpenSpan>, concluded: Concluded) -> Result<Answer, RequestError> {
-    let (decided, trace) = concluded;
-    if let (Some(span), Some(trace)) = (span, trace) {
-        add_decision(span, decided.as_ref().ok(), &trace);
+    if let (Some(span), Some(trace)) = (span, concluded.trace) {
+        add_decision(span, concluded.decided.as_ref().ok(), &trace);
     }
-    decided
+    concluded.decided
 }
 
 fn add_request(span: &mut OpenSpan, request: &Request<'_>, trace: &DecisionTrace) {

@@ -242,7 +242,7 @@ async fn waited(
         Some(leaves) => timer.timeout_at(leaves, decision).await?,
         None => decision.await,
     };
-    Some(concluded.0)
+    Some(concluded.decided)
 }
 
 /// What a request holds of a budget, in the window of this time.

@@ -29,7 +29,7 @@ fn try_decide(setup: &Setup, keys: &[&str]) -> Decided {
 /// The answer to a request that has to wait for the store.
 fn wait(setup: &Setup, keys: &[&str]) -> Answer {
     match try_decide(setup, keys) {
-        Decided::Wait(pending) => finish(pin!(pending)).0.unwrap(),
+        Decided::Wait(pending) => finish(pin!(pending)).decided.unwrap(),
         Decided::Answer(answer) => panic!("only the store knows: {answer:?}"),
     }
 }
@@ -82,7 +82,7 @@ proptest! {
                     Decided::Answer(answer) => answer,
                     Decided::Wait(pending) => {
                         waited += 1;
-                        finish(pin!(pending)).0.unwrap()
+                        finish(pin!(pending)).decided.unwrap()
                     }
                 }
             });

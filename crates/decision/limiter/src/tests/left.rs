@@ -55,7 +55,7 @@ fn what_a_caller_leaves_is_decided() {
     let mut begun = pin!(wait(&setup));
     assert!(poll(begun.as_mut()).is_none());
     begun.set(wait(&setup));
-    finish(begun).0.unwrap();
+    finish(begun).decided.unwrap();
     assert_eq!((decided(&setup), setup.limiter.owed()), (1, 2), "the callers of two have left");
     kept.run();
     assert_eq!((decided(&setup), setup.limiter.owed(), left(&setup)), (3, 0, [2, 0]));

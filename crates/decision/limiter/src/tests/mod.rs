@@ -170,7 +170,7 @@ fn a_waiting_decision_outlives_its_message() {
         panic!("only the store knows")
     };
     drop(message);
-    let answer = finish(pin!(pending)).0.unwrap();
+    let answer = finish(pin!(pending)).decided.unwrap();
     assert_eq!(statuses(&answer)[0], (Code::Ok, Some(3), 1));
     assert_eq!(answer.dynamic_metadata.unwrap(), expected);
     assert_eq!(setup.counts("k")[0], 2, "each hit once");

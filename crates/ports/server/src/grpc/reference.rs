@@ -167,7 +167,8 @@ impl RateLimitService for RateLimit {
         let (metadata, _, message) = request.into_parts();
         let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
         let request = wire::request(&message);
-        let (limiter, until) = (&self.limiter, head.until());
+        let limiter = &self.limiter;
+        let until = head.until();
         let decided = traced::try_decide(limiter, head.span.as_deref_mut(), &request, limiter.now(), until);
         let answer = match decided.map_err(|error| status::of_error(&error)) {
             Ok(Decided::Answer(answer)) => Ok(answer),

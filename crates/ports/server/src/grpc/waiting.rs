@@ -119,7 +119,7 @@ impl Waiting {
         key
     }
 
-    /// Its caller has left; the decision is finished without it.
+    /// Drops a call whose caller has left. The limiter completes its decision.
     pub(super) fn remove(&mut self, key: usize) {
         self.calls.try_remove(key);
     }
