@@ -15,9 +15,11 @@ use memcached::{
     settings::{Memcached as Settings, MemcachedServers},
 };
 
+use proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
+
 use crate::support::{eventually, holds};
 
-use super::{Code, Memcached, code, counter, setup, with_rules};
+use super::{Code, Memcached, code, counter, request, setup, with_rules};
 
 /// The checksum that the Go service's client distributes keys by, computed bit by bit.
 fn checksum(text: &str) -> u32 {
@@ -58,6 +60,32 @@ fn a_lost_server_loses_only_its_own_keys() {
         assert_eq!(code(&client, "many", &value).0, expected, "{value}");
     }
     eventually("it is unready", || holds(!server.is_healthy(), || server.process.log()));
+}
+
+#[test]
+fn what_the_other_server_decides_stays() {
+    for policy in ["allow", "local"] {
+        let mut servers = [(); 2].map(|()| Memcached::single());
+        let addresses = servers.each_ref().map(Memcached::address).join(",");
+        let server = with_rules(setup(&addresses)).env("STORE_FAILURE_POLICY", policy).start_healthy();
+        let client = server.client();
+        let on = |rule, place: usize| {
+            let mut values = (0..).map(|value| format!("v{value}"));
+            values.find(|value| checksum(&counter(rule, value)) as usize % 2 == place).unwrap()
+        };
+        let (full, lost) = (on("five", 1), on("many", 0));
+        for left in [4, 3, 2, 1, 0] {
+            assert_eq!(code(&client, "five", &full), (Code::Ok, left));
+        }
+        servers[0].kill();
+        for _ in 0..10 {
+            let answer = client.ask(request("d", &[&[("many", &lost)], &[("five", &full)]])).unwrap();
+            let codes = answer.statuses.iter().map(DescriptorStatus::code);
+            assert_eq!(codes.collect::<Vec<_>>(), [Code::Ok, Code::OverLimit], "{policy}");
+            assert_eq!(answer.overall_code(), Code::OverLimit, "{policy}");
+        }
+        assert_eq!(servers[1].counter(&counter("five", &full)), 15, "{policy}: it counts as ever");
+    }
 }
 
 #[test]

@@ -1,14 +1,15 @@
-//! The batch of one request: its checks with their keys and verdicts.
+//! The batch of one request: its checks with their keys.
 //!
-//! The limiter fills a batch, the store sets a verdict for each check, whatever its algorithm, and the limiter reads them.
+//! The limiter fills a batch, and nobody changes a check afterwards but by what is found of it: `finding` has these steps.
 
 use std::{ops::Range, time::Instant};
 
 use smallvec::SmallVec;
 
 use clock::Time;
-use limit::{Fit, Hits, Rate, Refusal, Share, Verdict, fixed_window};
+use limit::{Algorithm, Fit, Hits, Rate, Refusal, Share, Verdict, fixed_window};
 
+use crate::finding::{Decider, Finding};
 use crate::holds::{Closed, Held, Hold, HoldId};
 use crate::id::CounterId;
 use crate::lowered::Lowered;
@@ -17,12 +18,16 @@ use crate::lowered::Lowered;
 pub struct Batch {
     /// The full keys of all checks, concatenated: one allocation per request.
     keys: String,
-    checks: SmallVec<[Check; 1]>,
+    pub(crate) checks: SmallVec<[Check; 1]>,
     has_groups: bool,
+    /// A check is of a limit that holds.
+    may_hold: bool,
     /// What is counted when the request is refused.
     pub counting: Counting,
-    /// What is known of the request's limits that have no check here.
-    pub known: Refusal,
+    /// Candidates without checks: quotas that cannot be exhausted.
+    pub free: Refusal,
+    /// Who decides what is counted.
+    pub decider: Decider,
     /// When the caller stops waiting, if known.
     pub until: Option<Instant>,
     /// The identity of the request's holds; `None` if it only reads.
@@ -30,12 +35,11 @@ pub struct Batch {
     /// The store may hold, whether it answers or not.
     pub is_hold_sent: bool,
     /// Set once the limits are divided by it. A batch may be counted several times, and must not be divided again.
-    pub share: Option<Share>,
+    share: Option<Share>,
     /// Invalidates caches, if the batch gives hits back.
     pub lowered: Option<Lowered>,
     /// The holds that were found expired, also those of other requests.
     pub expired: Vec<Closed>,
-    has_holds: bool,
 }
 
 /// Which checks count when the request is refused. Stores do not change it: a batch that one store failed to count is
@@ -70,9 +74,9 @@ pub struct Check {
     pub fit: Fit,
     /// What it holds, of a limit that does. Then `hits` and `member` do not matter.
     pub hold: Option<Box<Hold>>,
+    pub finding: Finding,
+    /// Of what was counted or, as long as it is only read, of the counter without these hits.
     pub verdict: Verdict,
-    /// The verdict is not to be remembered: a lease knew it before, or hits of another group count that are given back.
-    pub is_passing: bool,
 }
 
 /// Whether a check counts alone or in a group. The limits of a rule with several form a group, which counts all or
@@ -115,35 +119,27 @@ impl Batch {
         rule_hash: u16,
         hits: Hits,
     ) -> usize {
-        let (index, verdict) = (self.checks.len(), Verdict::default());
-        let (full_key, key_end) = (key.start..self.keys.len(), key.end);
-        self.has_holds |= limit.holds;
-        let (limit, member, fit, hold, is_passing) = (*limit, Member::Alone, Fit::Must, None, false);
+        self.may_hold |= limit.holds;
         self.checks.push(Check {
             counter,
             id,
-            full_key,
-            key_end,
-            limit,
+            full_key: key.start..self.keys.len(),
+            key_end: key.end,
+            limit: *limit,
             rule_hash,
             hits,
-            member,
-            fit,
-            hold,
-            verdict,
-            is_passing,
+            member: Member::Alone,
+            fit: Fit::Must,
+            hold: None,
+            finding: Finding::ToCount(hits),
+            verdict: Verdict::default(),
         });
-        index
+        self.checks.len() - 1
     }
 
     #[inline]
     pub fn set_fit(&mut self, index: usize, fit: Fit) {
         self.checks[index].fit = fit;
-    }
-
-    /// Replaces the hits of every check.
-    pub fn set_hits(&mut self, hits: Hits) {
-        self.checks.iter_mut().for_each(|check| check.hits = hits);
     }
 
     /// The hits are those of windows that begin in so many seconds.
@@ -160,38 +156,44 @@ impl Batch {
         self.checks[index].hold = Some(Box::new(hold));
     }
 
-    /// True if a check is of a limit that holds, also for one that refunds.
-    pub fn has_holds(&self) -> bool {
-        self.has_holds
+    /// True if a check is of a limit that holds, also for one that refunds, or that is decided without its store.
+    pub fn may_hold(&self) -> bool {
+        self.may_hold
+    }
+
+    /// True if an open check is of a limit that holds, also for one that refunds.
+    pub fn has_open_holds(&self) -> bool {
+        self.may_hold && self.checks.iter().any(|check| check.limit.holds && !check.is_decided())
     }
 
     /// The checks that refund what holds were charged: what has expired must be charged before.
     pub fn refunded_budgets(&self) -> impl Iterator<Item = &Check> {
-        self.checks.iter().filter(|check| check.limit.holds && check.hold.is_none())
+        let refunds = |check: &&Check| check.limit.holds && check.hold.is_none() && !check.is_decided();
+        self.checks.iter().filter(refunds)
     }
 
-    /// True if the request is refused, with the checks for which `is_over` is true over their limits.
+    /// True if the request is refused, with the open checks for which `is_over` is true over their limits.
     #[inline]
     pub fn is_refused(&self, is_over: impl Fn(usize, &Check) -> bool) -> bool {
-        let mut refusal = self.known.clone();
-        self.checks
-            .iter()
-            .enumerate()
-            .for_each(|(index, check)| refusal.add(check.fit, is_over(index, check)));
+        let mut refusal = self.free.clone();
+        for (index, check) in self.checks.iter().enumerate() {
+            refusal.add(check.fit, if check.is_decided() { check.is_over() } else { is_over(index, check) });
+        }
         refusal.is_refused()
     }
 
-    /// True if the request is refused whatever its checks find.
+    /// True if the request is refused whatever its open checks find.
     #[inline]
     pub fn is_known_refused(&self) -> bool {
-        !self.known.is_empty() && self.is_refused(|_, _| false)
+        let is_over = |check: &Check| check.is_decided() && check.is_over();
+        self.checks.iter().any(is_over) && self.is_refused(|_, _| false)
     }
 
-    /// What is known of the request by the outcomes of the checks for which `is_decided` is true.
-    pub fn refusal(&self, is_decided: impl Fn(usize, &Check) -> bool) -> Refusal {
-        let mut refusal = self.known.clone();
-        let decided = self.checks.iter().enumerate().filter(|(index, check)| is_decided(*index, check));
-        decided.for_each(|(_, check)| refusal.add(check.fit, check.is_over()));
+    /// What is known of the request by the verdicts of the checks for which `is_known` is true.
+    pub fn refusal(&self, is_known: impl Fn(usize, &Check) -> bool) -> Refusal {
+        let mut refusal = self.free.clone();
+        let known = self.checks.iter().enumerate().filter(|(index, check)| is_known(*index, check));
+        known.for_each(|(_, check)| refusal.add(check.fit, check.is_over()));
         refusal
     }
 
@@ -209,10 +211,11 @@ impl Batch {
         }
     }
 
+    /// The open checks that hold.
     #[inline]
     pub fn holding(&self) -> impl Iterator<Item = usize> {
         let checks = self.checks.iter().enumerate();
-        checks.filter(|(_, check)| check.hold.is_some()).map(|(index, _)| index)
+        checks.filter(|(_, check)| check.hold.is_some() && !check.is_decided()).map(|(index, _)| index)
     }
 
     pub fn group(&mut self, first: usize) {
@@ -233,6 +236,13 @@ impl Batch {
         let (_, rest) = self.checks.get(first..)?.split_first()?;
         let others = rest.iter().take_while(|check| check.member == Member::Next).count();
         Some(first..first + 1 + others)
+    }
+
+    /// The indexes of the group or single check that a check belongs to.
+    pub fn group_of(&self, index: usize) -> Range<usize> {
+        let before = self.checks[..=index].iter().rev().take_while(|check| check.member == Member::Next);
+        let first = index - before.count();
+        self.group_at(first).expect("a group begins at its first check")
     }
 
     /// The indexes of every group and single check.
@@ -270,143 +280,19 @@ impl Batch {
         &self.checks[indexes]
     }
 
-    /// Keeps the checks at the indexes for which `keep` is true.
-    pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
-        let mut indexes = 0..;
-        self.checks.retain(|_| indexes.next().is_some_and(&keep));
-        self.has_holds = self.checks.iter().any(|check| check.limit.holds);
-    }
-
-    #[inline]
-    pub fn set(&mut self, index: usize, verdict: Verdict) {
-        (self.checks[index].verdict, self.checks[index].is_passing) = (verdict, false);
-    }
-
-    /// Sets a verdict that a lease knew before.
-    pub fn recall(&mut self, index: usize, verdict: Verdict) {
-        (self.checks[index].verdict, self.checks[index].is_passing) = (verdict, true);
-    }
-
-    pub fn set_held(&mut self, index: usize, held: Held, now: Time) {
-        let check = &mut self.checks[index];
-        check.hold.as_mut().expect("the check holds").found = Some(held);
-        self.set(index, held.verdict(&self.checks[index], now));
-    }
-
-    pub fn change_all(&mut self, change: impl FnMut(&mut Check)) {
-        self.checks.iter_mut().for_each(change);
-    }
-
-    pub fn set_all(&mut self, mut verdict: impl FnMut(&Check) -> Verdict) {
-        for check in &mut self.checks {
-            (check.verdict, check.is_passing) = (verdict(check), false);
+    /// Divides the limits of open checks by this replica's share, once. `divided` is called for each.
+    pub fn divide(&mut self, share: Share, mut divided: impl FnMut(&Check, &Check)) {
+        if self.share.replace(share).is_some() {
+            return;
         }
-    }
-
-    /// The hits to count by [`Counting::StopWhenOver`] after a read. Groups that must not count get their verdicts instead.
-    pub fn hits_after_read(&mut self) -> NextHits {
-        let is_refused = self.is_refused(|_, check| check.would_be_over());
-        let mut hits: NextHits = self.checks.iter().map(|check| Some(check.hits)).collect();
-        let mut next = 0;
-        while let Some(group) = self.group_at(next) {
-            next = group.end;
-            let checks = &mut self.checks[group.clone()];
-            let any_over = checks.iter().any(Check::would_be_over);
-            for (hits, check) in hits[group].iter_mut().zip(checks) {
-                match check.member {
-                    _ if check.hold.is_some() => *hits = None,
-                    Member::Alone if is_refused && !any_over => *hits = Some(without_taking(check.hits)),
-                    Member::First | Member::Next if (is_refused || any_over) && check.takes() => {
-                        if check.would_be_over() {
-                            check.reject();
-                        }
-                        *hits = None;
-                    }
-                    _ => {}
-                }
+        for check in self.checks.iter_mut().filter(|check| !check.is_decided()) {
+            let whole = check.clone();
+            check.limit = share.of_rate(&whole.limit);
+            if let Algorithm::Bucket(_) = check.limit.algorithm {
+                // Its state depends on its rate, so that each share has its own.
+                check.id = check.id.mixed_with(share.to_bits());
             }
-        }
-        hits
-    }
-
-    /// The hits to count after a read of the groups for which `read` is true: all hits of a group that fits. The other
-    /// groups get their verdicts instead.
-    pub fn hits_that_fit(&mut self, read: impl Fn(usize) -> bool) -> NextHits {
-        let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
-        let mut next = 0;
-        while let Some(group) = self.group_at(next) {
-            next = group.end;
-            let checks = &mut self.checks[group.clone()];
-            if !read(group.start) || !checks.iter().all(Check::takes) {
-                continue;
-            }
-            if checks.iter().any(Check::would_be_over) {
-                checks.iter_mut().filter(|check| check.would_be_over()).for_each(Check::reject);
-            } else {
-                plan[group].iter_mut().zip(checks).for_each(|(hits, check)| *hits = Some(check.hits));
-            }
-        }
-        plan
-    }
-
-    /// The refunds of `planned` hits: all counted hits of a group that exceeded a limit after all, because of other
-    /// requests since the read.
-    pub fn refunds(&self, planned: &NextHits) -> NextHits {
-        let mut plan: NextHits = self.checks.iter().map(|_| None).collect();
-        for group in self.groups() {
-            let (checks, planned) = (self.checks_at(group.clone()), &planned[group.clone()]);
-            let is_group = |check: &Check| check.member != Member::Alone && check.takes();
-            let was_counted = !planned.contains(&None);
-            if !was_counted || !checks.iter().all(is_group) || !checks.iter().any(Check::is_over) {
-                continue;
-            }
-            for (hits, check) in
-                plan[group].iter_mut().zip(checks).filter(|(_, check)| check.verdict.consumed)
-            {
-                *hits = Some(Hits::Refund(check.hits.taken()));
-                if let Some(lowered) = &self.lowered {
-                    lowered.add(check.id, self.full_key(check));
-                }
-            }
-        }
-        plan
-    }
-
-    /// Sets the verdicts of refunded groups: rejected by the limits that were `over`.
-    pub fn reject_refunded(&mut self, refunds: &NextHits, over: &[bool]) {
-        for (index, check) in self.checks.iter_mut().enumerate() {
-            if refunds[index].is_some() && over[index] {
-                // Even if other requests have refunded hits since.
-                check.reject();
-            }
-        }
-    }
-}
-
-/// The hits of each check by its index; `None` for a skipped check.
-pub type NextHits = SmallVec<[Option<Hits>; 8]>;
-
-/// The hits that a networked store sends for each check.
-#[derive(Clone, Copy)]
-pub enum HitsToSend<'p> {
-    Own,
-    /// None: a read. Refunds stay.
-    Read,
-    Each(Hits),
-    Next(&'p NextHits),
-    /// Gives back what was counted.
-    Back(&'p NextHits),
-}
-
-#[expect(clippy::indexing_slicing, reason = "the list has an item for each check")]
-impl HitsToSend<'_> {
-    /// The hits of the check at an index; `None` if it is skipped.
-    pub fn hits(self, index: usize, check: &Check) -> Option<Hits> {
-        match self {
-            Self::Own => Some(check.hits),
-            Self::Read => Some(without_taking(check.hits)),
-            Self::Each(hits) => Some(hits),
-            Self::Next(hits) | Self::Back(hits) => hits[index],
+            divided(&whole, check);
         }
     }
 }
@@ -459,15 +345,6 @@ impl Check {
     #[inline]
     pub fn takes(&self) -> bool {
         matches!(self.hits, Hits::Take(_))
-    }
-
-    /// Converts the verdict of a read to that of rejected hits. For stores that cannot check the limits of a rule
-    /// atomically.
-    fn reject(&mut self) {
-        let full = Verdict { remaining: 0, ..self.verdict };
-        let retry_after = self.limit.algorithm.wait_after(full, self.hits.taken());
-        self.verdict = Verdict { admitted: false, consumed: false, retry_after, ..self.verdict };
-        self.is_passing = true;
     }
 }
 

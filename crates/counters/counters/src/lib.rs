@@ -10,6 +10,7 @@
 pub mod table;
 
 mod batch;
+mod finding;
 mod holds;
 mod id;
 mod lowered;
@@ -22,7 +23,8 @@ use metrics::{FailureReason, LeaseState, LeaseUsage, PoolUsage, StoreUsage};
 use smallvec::{SmallVec, smallvec};
 
 pub use self::{
-    batch::{Batch, Check, Counting, HitsToSend, Member, NextHits, without_taking},
+    batch::{Batch, Check, Counting, Member, without_taking},
+    finding::{Decider, Finding},
     holds::{Close, Closed, Closing, Held, Hold, HoldId, MostHolds, OpenHold},
     id::{CounterId, Parts},
     lowered::{Caches, Lowered},

@@ -17,9 +17,7 @@ use super::{
     table::{Commands, Counter, Hit, LeaseKey},
 };
 use clock::Time;
-use counters::{
-    Applied, Batch, Check, Count as _, Counting, Member, NextHits, StoreError, StoreFuture, without_taking,
-};
+use counters::{Applied, Batch, Check, Count as _, Counting, Decider, Member, StoreFuture};
 use limit::{
     Hits, Verdict, fixed_window,
     lease::{SentHits, Snapshot, Step},
@@ -53,64 +51,20 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// The decisions of a request so far.
+/// How the checks of a request use leases so far.
 struct Draft {
-    /// The hits of each check that Redis counts; `None` if a lease has decided.
-    hits: NextHits,
     uses: LeaseUses,
     commands: Commands,
     counting: Counting,
-}
-
-/// How a check uses its lease, and the counter if the lease decides. Otherwise the hits that Redis counts.
-type Taken = (Option<LeaseUse>, Result<u64, Hits>);
-
-impl Draft {
-    fn new(batch: &Batch, counting: Counting, commands: Commands) -> Self {
-        let reads = counting == Counting::ReadOnly;
-        let hits = |check: &Check| Some(if reads { without_taking(check.hits) } else { check.hits });
-        Self {
-            hits: batch.checks().iter().map(hits).collect(),
-            uses: batch.checks().iter().map(|_| None).collect(),
-            commands,
-            counting,
-        }
-    }
-
-    fn set_taken(&mut self, batch: &mut Batch, index: usize, taken: Option<Taken>, now: Time) {
-        let Some((lease, decided)) = taken else { return };
-        self.uses[index] = lease;
-        match decided {
-            Ok(count) => self.decide(batch, index, batch.check(index).counted(count, now)),
-            Err(rest) => self.hits[index] = Some(rest),
-        }
-    }
-
-    fn decide(&mut self, batch: &mut Batch, index: usize, verdict: Verdict) {
-        self.hits[index] = None;
-        batch.recall(index, verdict);
-    }
 }
 
 impl Shared {
     /// Counts the checks of a request, of which some are leased.
     pub(super) fn apply<'a>(self: &'a Arc<Self>, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         let counting = batch.counting_if(batch.is_known_refused());
-        if let (Counting::Always, [Check { member: Member::Alone, hits: Hits::Take(1..), .. }]) =
-            (counting, batch.checks())
-        {
-            // Most requests on cold keys.
-            let mut commands = Commands::new();
-            let taken = self.take_alone(batch, 0, now, &mut commands);
-            if taken.is_none() && commands.is_empty() {
-                return self.redis.apply(batch, now);
-            }
-            let mut draft = Draft::new(batch, counting, commands);
-            draft.set_taken(batch, 0, taken, now);
-            return self.count_rest(batch, now, draft);
-        }
-        let mut draft = Draft::new(batch, counting, Commands::new());
         let all = 0..batch.checks().len();
+        let mut draft =
+            Draft { uses: all.clone().map(|_| None).collect(), commands: Commands::new(), counting };
         match counting {
             Counting::Always => {
                 let mut next = 0;
@@ -118,18 +72,18 @@ impl Shared {
                     next = group.end;
                     match batch.checks_at(group.clone()) {
                         [Check { member: Member::Alone, hits: Hits::Take(1..), .. }] => {
-                            let taken = self.take_alone(batch, group.start, now, &mut draft.commands);
-                            draft.set_taken(batch, group.start, taken, now);
+                            self.take_alone(batch, group.start, now, &mut draft);
                         }
-                        [Check { member: Member::Alone, .. }] => {
-                            self.read(batch, group.start, now, &mut draft);
-                        }
+                        [Check { member: Member::Alone, .. }] => self.read(batch, group.start, now),
                         _ => self.decide_together(batch, group, now, &mut draft),
                     }
                 }
             }
             Counting::StopWhenOver => self.decide_together(batch, all, now, &mut draft),
-            Counting::ReadOnly => all.for_each(|index| self.read(batch, index, now, &mut draft)),
+            Counting::ReadOnly => {
+                batch.only_read();
+                all.for_each(|index| self.read(batch, index, now));
+            }
         }
         self.count_rest(batch, now, draft)
     }
@@ -139,34 +93,36 @@ impl Shared {
         if self.leases.len() == 0 || batch.counting != Counting::Always || batch.has_groups() {
             return Applied::Wait;
         }
-        let mut hits: SmallVec<[Hit; 2]> = SmallVec::new();
-        for check in batch.checks() {
+        let mut hits: SmallVec<[(usize, Hit); 2]> = SmallVec::new();
+        for (index, check) in batch.checks().iter().enumerate().filter(|(_, check)| !check.is_decided()) {
             let Some(hit) = Self::hit(check, now).filter(|hit| hit.hits > 0) else {
                 return Applied::Wait;
             };
-            hits.push(hit);
+            hits.push((index, hit));
         }
-        if hits.len() > 1 && !hits.iter().all(|hit| self.leases.decides(*hit, now)) {
+        if hits.len() > 1 && !hits.iter().all(|(_, hit)| self.leases.decides(*hit, now)) {
             return Applied::Wait;
         }
         let mut commands = Commands::new();
         let mut applied = Applied::Done;
-        for (index, hit) in hits.iter().enumerate() {
+        for (at, (index, hit)) in hits.iter().enumerate() {
             let count = match self.leases.take_now(*hit, now, &mut commands) {
                 Some(Step::Admit(count)) => count,
                 Some(Step::Reject(count)) => count_over(hit.limit.limit, hit.hits, count),
                 Some(Step::Query { .. }) | None => {
                     // Another thread has taken the last hits in the meantime.
-                    for (check, hit) in batch.checks_at(0..index).iter().zip(&hits) {
+                    for (index, hit) in &hits[..at] {
+                        let check = batch.check(*index);
                         if !check.is_over() {
                             self.leases.with(hit.key, hit.start, |lease| lease.restore(hit.hits));
                         }
+                        batch.ask(*index, check.hits);
                     }
                     applied = Applied::Wait;
                     break;
                 }
             };
-            batch.recall(index, batch.check(index).counted(count, now));
+            batch.decide(*index, Decider::Transient, batch.check(*index).counted(count, now));
         }
         if !commands.is_empty() {
             self.send(commands, now);
@@ -181,87 +137,82 @@ impl Shared {
         now: Time,
         mut draft: Draft,
     ) -> StoreFuture<'a> {
-        if draft.hits.iter().all(Option::is_none) {
+        if batch.is_decided() {
             self.send(draft.commands, now);
             return Box::pin(ready(Ok(())));
         }
-        if draft.counting != Counting::Always {
-            // Redis counts or reads the whole request, once the future is polled.
-            self.send(std::mem::take(&mut draft.commands), now);
-            self.add_uses(batch, now, &mut draft);
-            let in_flight = InFlight { shared: self, uses: draft.uses, counting: draft.counting };
-            return Box::pin(async move {
-                let result = self.redis.apply(batch, now).await;
-                in_flight.complete(batch, &draft.hits, &result, now);
-                result
-            });
-        }
         self.add_uses(batch, now, &mut draft);
-        let Draft { hits, uses, commands, counting } = draft;
+        let Draft { uses, commands, counting } = draft;
         if commands.is_empty() && uses.iter().all(Option::is_none) {
             // No key is hot.
             return self.redis.apply(batch, now);
         }
         let in_flight = InFlight { shared: self, uses, counting };
-        let sent = self.redis.send(batch, now, &hits);
+        if counting != Counting::Always {
+            // Redis counts or reads the whole request, once the future is polled.
+            self.send(commands, now);
+            return Box::pin(async move {
+                let result = self.redis.apply(batch, now).await;
+                in_flight.complete(batch, now);
+                result
+            });
+        }
+        let mut sent = self.redis.send(batch, counting, now);
         // After the request's own hits, whose outcome must not include those that are leased now.
         self.send(commands, now);
-        match sent {
-            Err(error) => {
-                let result = Err(error);
-                in_flight.complete(batch, &hits, &result, now);
-                Box::pin(ready(result))
-            }
-            Ok(mut sent) => Box::pin(async move {
-                let result = self.redis.outcomes(batch, now, &mut sent, &hits).await;
-                in_flight.complete(batch, &hits, &result, now);
-                result
-            }),
-        }
+        Box::pin(async move {
+            let result = self.redis.receive(batch, &mut sent).await;
+            in_flight.complete(batch, now);
+            result
+        })
     }
 
-    /// Takes the hits of a check that counts for itself from its lease. `None` without a lease: Redis counts all of them.
-    fn take_alone(&self, batch: &Batch, index: usize, now: Time, commands: &mut Commands) -> Option<Taken> {
+    /// Takes the hits of a check that counts for itself from its lease. Without a lease, Redis counts all of them.
+    fn take_alone(&self, batch: &mut Batch, index: usize, now: Time, draft: &mut Draft) {
         let check = batch.check(index);
-        let hit = Self::hit(check, now)?;
-        let step = self.leases.take(hit, true, now, || self.counter(batch, check), commands)?;
+        let Some(hit) = Self::hit(check, now).filter(|_| !check.is_decided()) else { return };
+        let counter = || self.counter(batch, check);
+        let Some(step) = self.leases.take(hit, true, now, counter, &mut draft.commands) else { return };
         let decided = |reserved| Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: None });
-        Some(match step {
+        let count = match step {
             Step::Query { reserved } => {
                 let rest = Hits::Take(hit.hits - reserved);
-                (self.lease_use(hit, reserved, rest, SentHits::Always(rest.taken())), Err(rest))
+                draft.uses[index] = self.lease_use(hit, reserved, rest, SentHits::Always(rest.taken()));
+                return batch.ask(index, rest);
             }
-            Step::Admit(count) => (decided(hit.hits), Ok(count)),
-            Step::Reject(count) => (decided(0), Ok(count_over(hit.limit.limit, hit.hits, count))),
-        })
+            Step::Admit(count) => {
+                draft.uses[index] = decided(hit.hits);
+                count
+            }
+            Step::Reject(count) => {
+                draft.uses[index] = decided(0);
+                count_over(hit.limit.limit, hit.hits, count)
+            }
+        };
+        batch.decide(index, Decider::Transient, batch.check(index).counted(count, now));
     }
 
     /// Takes the hits of all checks at these indexes from their leases, or of none.
     fn decide_together(&self, batch: &mut Batch, range: Range<usize>, now: Time, draft: &mut Draft) {
-        let checks = batch.checks_at(range.clone());
-        if !checks.iter().all(|check| check.limit.is_leased() && check.takes()) {
+        let open: SmallVec<[usize; 4]> = range.filter(|index| !batch.check(*index).is_decided()).collect();
+        let mut checks = open.iter().map(|index| batch.check(*index));
+        if !checks.all(|check| check.limit.is_leased() && check.takes()) {
             return;
         }
-        let steps = checks.iter().map(|check| self.take_together(batch, check, now, &mut draft.commands));
-        let steps: SmallVec<[Option<Step>; 4]> = steps.collect();
+        let take = |index: &usize| self.take_together(batch, batch.check(*index), now, &mut draft.commands);
+        let steps: SmallVec<[Option<Step>; 4]> = open.iter().map(take).collect();
         let is_decided = steps.iter().all(Option::is_some);
         let rejects = |index: usize| {
-            let step = index.checked_sub(range.start).and_then(|at| steps.get(at));
-            matches!(step, Some(Some(Step::Reject(_))))
+            let step = open.iter().position(|at| *at == index).and_then(|at| steps[at]);
+            matches!(step, Some(Step::Reject(_)))
         };
         let is_refused =
             draft.counting == Counting::StopWhenOver && batch.is_refused(|index, _| rejects(index));
-        let groups = batch.groups().filter(|group| group.start >= range.start && group.end <= range.end);
-        // The checks whose hits are not counted.
-        let barred: SmallVec<[bool; 4]> = groups
-            .flat_map(|group| {
-                let is_barred = is_refused || group.clone().any(rejects);
-                group.map(move |_| is_barred)
-            })
-            .collect();
-        for ((index, step), is_barred) in range.clone().zip(steps.iter().copied()).zip(barred) {
+        for (index, step) in open.iter().copied().zip(steps.iter().copied()) {
             let check = batch.check(index);
             let hits = check.hits.taken();
+            // Hits that a limit of the rule rejects are counted by none.
+            let is_barred = is_refused || batch.group_of(index).any(rejects);
             let verdict = match (step, check.member) {
                 (Some(Step::Admit(count)), _) if is_decided && !is_barred => check.counted(count, now),
                 (Some(Step::Admit(count)), _) => {
@@ -277,7 +228,7 @@ impl Shared {
                 (Some(Step::Query { .. }) | None, _) => continue,
             };
             if is_decided {
-                draft.decide(batch, index, verdict);
+                batch.decide(index, Decider::Transient, verdict);
             }
         }
     }
@@ -299,24 +250,23 @@ impl Shared {
     }
 
     /// Reads the counter of a check from its lease, if the lease knows it.
-    fn read(&self, batch: &mut Batch, index: usize, now: Time, draft: &mut Draft) {
+    fn read(&self, batch: &mut Batch, index: usize, now: Time) {
         let check = batch.check(index);
-        if !check.takes() {
+        if !check.takes() || check.is_decided() {
             return;
         }
         if let Some(count) = Self::hit(check, now).and_then(|hit| self.leases.read(hit, now)) {
-            draft.decide(batch, index, batch.check(index).counted(count, now));
+            batch.decide(index, Decider::Transient, check.counted(count, now));
         }
     }
 
     /// Adds the leases of checks that Redis counts.
     fn add_uses(&self, batch: &Batch, now: Time, draft: &mut Draft) {
         for (index, check) in batch.checks().iter().enumerate() {
-            let (hits, known) = (draft.hits[index], draft.uses[index]);
             // `take_alone` has added the others.
             let is_added =
                 draft.counting == Counting::Always && check.member == Member::Alone && check.hits.taken() > 0;
-            if let (Some(hits), None, false) = (hits, known, is_added)
+            if let (Some(hits), None, false) = (check.asked(), draft.uses[index], is_added)
                 && let Some(hit) = Self::hit(check, now)
             {
                 // With others, they are counted together or not at all.
@@ -390,9 +340,9 @@ impl Shared {
 
 impl InFlight<'_> {
     /// Updates the leases by the counts in Redis, and corrects the outcomes by the hits that the leases hold.
-    fn complete(mut self, batch: &mut Batch, hits: &NextHits, result: &Result<(), StoreError>, now: Time) {
+    fn complete(mut self, batch: &mut Batch, now: Time) {
         let (uses, counting) = (std::mem::take(&mut self.uses), self.counting);
-        let stops = counting == Counting::StopWhenOver && batch.is_refused(|_, check| check.is_over());
+        let stops = counting == Counting::StopWhenOver && batch.is_refused(|_, _| false);
         for (index, lease) in uses.iter().enumerate() {
             let Some(used) = lease else { continue };
             let check = batch.check(index);
@@ -400,25 +350,23 @@ impl InFlight<'_> {
                 if let Some((_, snapshot)) = used.sent {
                     lease.complete(snapshot);
                 }
+                let is_outdated = used.sent.is_some_and(|(_, snapshot)| lease.is_outdated(snapshot));
                 // Hits of a counter that was reset in the meantime no longer exist.
-                if result.is_err() && !used.sent.is_some_and(|(_, snapshot)| lease.is_outdated(snapshot)) {
+                if !check.is_decided() && !is_outdated {
                     lease.restore(used.reserved);
                 }
             });
-            let sent = used.sent.filter(|_| hits[index].is_some());
-            let (Some(sent), Ok(())) = (sent, result) else { continue };
+            let Some(sent) = used.sent.filter(|_| check.is_decided()) else { continue };
             let is_alone = (counting, check.member) == (Counting::Always, Member::Alone);
             let is_rejected = match check.member {
                 _ if counting == Counting::ReadOnly => true,
                 Member::Alone => stops && !check.is_over(),
                 Member::First | Member::Next => {
-                    let group = batch.groups().find(|group| group.contains(&index));
-                    let group = group.expect("each check is in a group");
-                    stops || batch.checks_at(group).iter().any(Check::is_over)
+                    stops || batch.checks_at(batch.group_of(index)).iter().any(Check::is_over)
                 }
             };
             let verdict = self.shared.update(check, used, sent, is_rejected, is_alone, now);
-            batch.set(index, verdict);
+            batch.correct(index, verdict);
         }
     }
 }

@@ -10,11 +10,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
 
 mod cold;
-#[expect(
-    clippy::indexing_slicing,
-    clippy::expect_used,
-    reason = "the lists of a draft have an item for each check of its batch"
-)]
+#[expect(clippy::indexing_slicing, reason = "the lists of a draft have an item for each check of its batch")]
 mod decide;
 mod table;
 
@@ -85,11 +81,11 @@ impl LeasedStore {
 impl Count for LeasedStore {
     fn try_apply(&self, batch: &mut Batch, now: Time) -> Applied {
         // Holds and what is counted with them go to Redis together.
-        if batch.has_holds() { Applied::Wait } else { self.0.try_apply(batch, now) }
+        if batch.may_hold() { Applied::Wait } else { self.0.try_apply(batch, now) }
     }
 
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        if !batch.has_holds() && batch.checks().iter().any(|check| check.limit.is_leased()) {
+        if !batch.may_hold() && batch.checks().iter().any(|check| check.limit.is_leased()) {
             self.0.apply(batch, now)
         } else {
             self.0.redis.apply(batch, now)

@@ -22,7 +22,7 @@ pub use net::resolve::name_servers::NameServers;
 
 use crate::settings::{Memcached, MemcachedServers};
 use clock::Time;
-use counters::{Batch, Count, Counting, HitsToSend, KeepHolds, Operate, Report, StoreFuture};
+use counters::{Batch, Count, KeepHolds, Operate, Report, StoreFuture};
 use faults::panics::{Boundary, Panicked, caught};
 use limit::{Countable, Hits};
 use metrics::PoolUsage;
@@ -74,10 +74,8 @@ impl MemcachedStore {
 
 impl Count for MemcachedStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        match batch.counting_if(batch.is_known_refused()) {
-            Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
-            counting => self.count(batch, counting, now),
-        }
+        let counting = batch.counting_if(batch.is_known_refused());
+        Box::pin(self.count(batch, counting, now))
     }
 }
 
@@ -86,7 +84,8 @@ impl KeepHolds for MemcachedStore {}
 impl Operate for MemcachedStore {
     /// memcached counts only fixed windows, which a refund of all hits resets.
     fn reset<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
-        Box::pin(self.apply_hits(batch, now, HitsToSend::Each(Hits::Refund(u64::MAX))))
+        batch.ask_all(|_| Hits::Refund(u64::MAX));
+        Box::pin(self.ask(batch, now))
     }
 
     fn start_worker(&self) {

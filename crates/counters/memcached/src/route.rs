@@ -1,17 +1,18 @@
 //! Sends a request's checks to the connections that own their keys, and sets the outcomes.
 
-use std::{borrow::Cow, future::ready, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use smallvec::SmallVec;
 
 use super::{
     MemcachedStore,
     backend::{Connection, PendingReply},
+    pipeline::MemcachedPipeline,
     servers::key_name,
 };
 use clock::{Time, timer::Random};
-use counters::{Batch, Check, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture};
-use limit::{Hits, Rate};
+use counters::{Batch, Counting, Member, StoreError};
+use limit::Rate;
 use metrics::FailureReason;
 use wire::Patience;
 
@@ -24,7 +25,7 @@ const MAX_DATE: u64 = i32::MAX.unsigned_abs() as u64;
 /// A request to one connection: the indexes of its checks, and the pending reply.
 struct Submitted {
     checks: SmallVec<[usize; 4]>,
-    reply: PendingReply,
+    reply: Result<PendingReply, StoreError>,
 }
 
 /// The checks of one connection, by index and key.
@@ -34,126 +35,96 @@ struct Group<'b> {
 }
 
 impl MemcachedStore {
-    pub(super) fn count<'a>(
-        &'a self,
-        batch: &'a mut Batch,
-        counting: Counting,
-        now: Time,
-    ) -> StoreFuture<'a> {
-        let plan = match counting {
-            Counting::ReadOnly => HitsToSend::Read,
-            _ if batch.has_groups() => return Box::pin(self.count_groups(batch, now)),
-            Counting::Always | Counting::StopWhenOver => HitsToSend::Own,
-        };
-        match self.submit(batch, now, plan) {
-            Ok(submitted) => Box::pin(receive(batch, submitted, now)),
-            Err(error) => Box::pin(ready(Err(error))),
-        }
-    }
-
-    /// Submits these hits and waits for the outcomes.
-    pub(super) async fn apply_hits(
+    /// Counts the open checks. memcached counts the limits of a rule in several steps, so they are read first.
+    pub(super) async fn count(
         &self,
         batch: &mut Batch,
+        counting: Counting,
         now: Time,
-        plan: HitsToSend<'_>,
     ) -> Result<(), StoreError> {
-        let submitted = self.submit(batch, now, plan)?;
-        receive(batch, submitted, now).await
-    }
-
-    /// Counts single checks and reads those of groups; then counts the groups that fit.
-    async fn count_groups(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
-        let is_read_first = |check: &Check| check.member != Member::Alone && check.takes();
-        let read_first: SmallVec<[bool; 8]> = batch.checks().iter().map(is_read_first).collect();
-        let reads = batch.checks().iter();
-        let reads = reads.map(|check| Some(if is_read_first(check) { Hits::Take(0) } else { check.hits }));
-        let reads: NextHits = reads.collect();
-        self.apply_hits(batch, now, HitsToSend::Next(&reads)).await?;
-        let hits = batch.hits_that_fit(|index| read_first.get(index) == Some(&true));
-        self.count_and_refund(batch, now, hits).await
-    }
-
-    /// Counts every check unless the request is refused; then only those that would be over their limits.
-    ///
-    /// memcached cannot do both in one step, so the counters are read and then changed. A concurrent request may
-    /// find the same room; then a group refunds its hits.
-    pub(super) async fn count_unless_over(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
-        self.apply_hits(batch, now, HitsToSend::Each(Hits::Take(0))).await?;
-        let hits = batch.hits_after_read();
-        self.count_and_refund(batch, now, hits).await
-    }
-
-    /// Counts these hits, and refunds those of groups that concurrent requests took over a limit: a group never exceeds its
-    /// limits, and its rejected hits are not counted.
-    async fn count_and_refund(&self, batch: &mut Batch, now: Time, hits: NextHits) -> Result<(), StoreError> {
-        self.apply_hits(batch, now, HitsToSend::Next(&hits)).await?;
-        let refunds = batch.refunds(&hits);
-        if refunds.iter().all(Option::is_none) {
-            return Ok(());
+        match counting {
+            Counting::ReadOnly => batch.only_read(),
+            Counting::Always if !batch.has_groups() => {}
+            Counting::Always => batch.read_first(|check| check.member != Member::Alone && check.takes()),
+            Counting::StopWhenOver => batch.read_first(|_| true),
         }
-        let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.apply_hits(batch, now, HitsToSend::Back(&refunds)).await?;
-        batch.reject_refunded(&refunds, &over);
-        Ok(())
+        let read = self.ask(batch, now).await;
+        let groups = batch.count_after_read();
+        let counted = self.ask(batch, now).await;
+        // Concurrent requests may have found the same room: a rule never exceeds its limits, and what it rejects is not
+        // counted.
+        batch.give_back(&groups);
+        read.and(counted).and(self.ask(batch, now).await)
     }
 
-    /// Submits to each connection the checks whose keys it owns.
-    fn submit(
-        &self,
-        batch: &Batch,
-        now: Time,
-        plan: HitsToSend<'_>,
-    ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
+    /// Asks the servers for what is open, and sets what they find. One server's error does not keep what others find;
+    /// returns the first one.
+    pub(super) async fn ask(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+        let mut error = None;
+        for Submitted { checks, reply } in self.submit(batch, now) {
+            let outcomes = match reply {
+                Ok(mut reply) => reply.wait().await,
+                Err(error) => Err(error),
+            };
+            let outcomes = match outcomes {
+                Ok(outcomes) => outcomes,
+                Err(lost) => {
+                    error.get_or_insert(lost);
+                    checks.into_iter().for_each(|index| batch.lose(index));
+                    continue;
+                }
+            };
+            assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
+            for (index, outcome) in checks.into_iter().zip(outcomes) {
+                match outcome {
+                    Ok(after) => batch.found(index, batch.check(index).counted(after, now)),
+                    Err(failure) => {
+                        error.get_or_insert(failure.to_error(FailureReason::BadAnswer));
+                        batch.lose(index);
+                    }
+                }
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Submits to each connection the open checks whose keys it owns.
+    fn submit(&self, batch: &Batch, now: Time) -> SmallVec<[Submitted; 1]> {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
+        let mut submitted = SmallVec::new();
         for (index, check) in batch.checks().iter().enumerate() {
-            if plan.hits(index, check).is_none() {
+            if check.asked().is_none() {
                 continue;
             }
-            check_countable(&check.limit)?;
             let name = key_name(batch.key(check));
-            let connection = self.servers.connection(&name)?;
+            let connection = check_countable(&check.limit).and_then(|()| self.servers.connection(&name));
+            let connection = match connection {
+                Ok(connection) => connection,
+                Err(error) => {
+                    submitted.push(Submitted { checks: SmallVec::from_slice(&[index]), reply: Err(error) });
+                    continue;
+                }
+            };
             match groups.iter_mut().find(|group| Arc::ptr_eq(&group.connection, &connection)) {
                 Some(group) => group.checks.push((index, name)),
                 None => groups.push(Group { connection, checks: SmallVec::from_iter([(index, name)]) }),
             }
         }
         let random = &*self.servers.pool.shared.edges.random;
-        let submitted = groups.into_iter().map(|Group { connection, checks }| {
-            let reply = connection.submit(
-                checks.len(),
-                Patience::of(batch, plan),
-                batch.lowered.clone(),
-                |pipeline| {
-                    for (index, name) in &checks {
-                        if let Some(check) = batch.checks().get(*index)
-                            && let Some(hits) = plan.hits(*index, check)
-                        {
-                            pipeline.add(name, hits, expiry(&check.limit, self.jitter, now, random));
-                        }
+        submitted.extend(groups.into_iter().map(|Group { connection, checks }| {
+            let fill = |pipeline: &mut MemcachedPipeline| {
+                for (index, name) in &checks {
+                    let check = batch.check(*index);
+                    if let Some(hits) = check.asked() {
+                        pipeline.add(name, hits, expiry(&check.limit, self.jitter, now, random));
                     }
-                },
-            )?;
-            Ok(Submitted { checks: checks.into_iter().map(|(index, _)| index).collect(), reply })
-        });
-        submitted.collect()
+                }
+            };
+            let reply = connection.submit(checks.len(), Patience::of(batch), batch.lowered.clone(), fill);
+            Submitted { checks: checks.into_iter().map(|(index, _)| index).collect(), reply }
+        }));
+        submitted
     }
-}
-
-async fn receive(
-    batch: &mut Batch,
-    submitted: SmallVec<[Submitted; 1]>,
-    now: Time,
-) -> Result<(), StoreError> {
-    for Submitted { checks, mut reply } in submitted {
-        let outcomes = reply.wait().await?;
-        assert_eq!(outcomes.len(), checks.len(), "each check has an outcome");
-        for (index, outcome) in checks.into_iter().zip(outcomes) {
-            let after = outcome.map_err(|failure| failure.to_error(FailureReason::BadAnswer))?;
-            batch.set(index, batch.check(index).counted(after, now));
-        }
-    }
-    Ok(())
 }
 
 /// Rules with another algorithm are rejected at load. This catches rules that were loaded without

@@ -63,19 +63,20 @@ impl MemoryStore {
         if batch.counting == Counting::StopWhenOver && !is_refused {
             let (seen, expired) = ledger.look(&parts, now, spent, charge);
             batch.expired.extend(closed(expired));
-            set_seen(batch, seen, now);
+            set_seen(batch, seen, |batch, index, held| batch.looked(index, held, now));
             is_refused = batch.is_refused(|_, check| check.held().is_some_and(|held| !held.fits));
         }
         self.count_only(batch, is_refused, now);
-        let refusal = batch.refusal(|_, check| check.hold.is_none());
+        let refusal = batch.refusal(|_, check| check.hold.is_none() || check.is_decided());
         batch.is_hold_sent = batch.hold_id.is_some();
         let (seen, expired) = match &batch.hold_id {
             Some(id) => ledger.hold(LedgerId(id.random), parts, refusal, now, spent, charge),
             None => ledger.look(&parts, now, spent, charge),
         };
         drop(ledger);
-        set_seen(batch, seen, now);
+        set_seen(batch, seen, |batch, index, held| batch.held(index, held, now));
         batch.expired.extend(closed(expired));
+        batch.decide_read();
     }
 
     /// Charges what has expired of a counter, before it is reset.
@@ -187,10 +188,10 @@ impl MemoryStore {
     }
 }
 
-fn set_seen(batch: &mut Batch, seen: Vec<Seen>, now: Time) {
+fn set_seen(batch: &mut Batch, seen: Vec<Seen>, set: impl Fn(&mut Batch, usize, Held)) {
     let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
     for (index, Seen { spent, held, fits, holds, is_full, frees_in }) in indexes.into_iter().zip(seen) {
-        batch.set_held(index, Held { spent, held, fits, holds, is_full, frees_in }, now);
+        set(batch, index, Held { spent, held, fits, holds, is_full, frees_in });
     }
 }
 

@@ -77,27 +77,33 @@ impl MemoryStore {
         self.expire_holds(now);
     }
 
-    /// Counts every check of a request and sets its verdict.
+    /// Counts every open check of a request and sets its verdict.
     pub fn count(&self, batch: &mut Batch, now: Time) {
-        if batch.has_holds() {
+        let mut store = self;
+        if batch.has_open_holds() {
             self.count_and_hold(batch, now);
+        } else if batch.counting == Counting::Always && !batch.has_groups() {
+            let decider = batch.decider;
+            batch.decide_open(decider, |check| count(&mut store, check, check.hits, now));
         } else {
             self.count_only(batch, batch.is_known_refused(), now);
+            batch.decide_read();
         }
     }
 
-    /// Counts the checks that do not hold.
+    /// Counts the open checks that do not hold.
     fn count_only(&self, batch: &mut Batch, is_refused: bool, now: Time) {
-        let mut store = self;
         match batch.counting_if(is_refused) {
-            Counting::Always if batch.has_groups() || batch.has_holds() => self.count_groups(batch, now),
-            Counting::Always => {
-                batch.set_all(|check| count(&mut store, check, check.hits, now));
+            Counting::Always => self.count_groups(batch, now),
+            Counting::ReadOnly => {
+                batch.only_read();
+                for index in 0..batch.checks().len() {
+                    let check = batch.check(index);
+                    if let (None, Some(hits)) = (&check.hold, check.asked()) {
+                        batch.found(index, count(&mut &*self, check, hits, now));
+                    }
+                }
             }
-            Counting::ReadOnly => batch.set_all(|check| match check.hold {
-                Some(_) => check.verdict,
-                None => count(&mut store, check, without_taking(check.hits), now),
-            }),
             Counting::StopWhenOver => self.count_unless_over(batch, now),
         }
     }
@@ -132,10 +138,9 @@ impl MemoryStore {
 
     /// Reads every counter and then counts, atomically.
     fn count_unless_over(&self, batch: &mut Batch, now: Time) {
-        let all = 0..batch.checks().len();
         let mut locked = self.lock(batch.checks());
-        for index in all.clone().filter(|index| batch.check(*index).hold.is_none()).collect::<Indexes>() {
-            locked.count(batch, index, Hits::Take(0), now);
+        for group in counted_groups(batch) {
+            locked.read(batch, group, now);
         }
         let is_refused = batch.is_refused(|_, check| check.would_be_over());
         for group in counted_groups(batch) {
@@ -162,17 +167,25 @@ impl MemoryStore {
     }
 }
 
-type Indexes = SmallVec<[usize; 8]>;
-
-/// The groups and single checks that do not hold.
+/// The open groups and single checks that do not hold.
 fn counted_groups(batch: &Batch) -> SmallVec<[Range<usize>; 4]> {
-    batch.groups().filter(|group| batch.check(group.start).hold.is_none()).collect()
+    let is_counted = |check: &Check| check.hold.is_none() && !check.is_decided();
+    batch.groups().filter(|group| batch.checks_at(group.clone()).iter().any(is_counted)).collect()
 }
 
 impl LockedStates<'_> {
     fn count(&mut self, batch: &mut Batch, index: usize, hits: Hits, now: Time) {
         let verdict = count(self, batch.check(index), hits, now);
-        batch.set(index, verdict);
+        batch.decide(index, batch.decider, verdict);
+    }
+
+    fn read(&mut self, batch: &mut Batch, group: Range<usize>, now: Time) {
+        for index in group {
+            let check = batch.check(index);
+            if !check.is_decided() {
+                batch.read(index, count(self, check, Hits::Take(0), now));
+            }
+        }
     }
 
     /// Counts the hits of a group if every limit admits them and the request is not rejected elsewhere, or those of a
@@ -182,18 +195,18 @@ impl LockedStates<'_> {
             let hits = if is_rejected && !check.would_be_over() { without_taking(*hits) } else { *hits };
             return self.count(batch, group.start, hits, now);
         }
-        for index in group.clone() {
-            self.count(batch, index, Hits::Take(0), now);
-        }
-        let is_rejected = is_rejected || batch.checks_at(group.clone()).iter().any(Check::would_be_over);
+        self.read(batch, group.clone(), now);
+        let is_over =
+            |check: &Check| if check.is_decided() { check.is_over() } else { check.would_be_over() };
+        let is_rejected = is_rejected || batch.checks_at(group.clone()).iter().any(is_over);
         for index in group {
             let check = batch.check(index);
             match check.limit.algorithm {
-                _ if is_rejected && check.takes() && !check.would_be_over() => {}
+                _ if check.is_decided() || is_rejected && check.takes() && !check.would_be_over() => {}
                 Algorithm::FixedWindow(_) if is_rejected && check.takes() => {
                     let of = (check.id, check.rule_hash);
                     self.change(of, check.limit.clock(now), |state| (state, Used::Over, ()));
-                    batch.set(index, check.not_counted(check.verdict.count, now));
+                    batch.decide(index, batch.decider, check.not_counted(check.verdict.count, now));
                 }
                 // No other algorithm counts rejected hits.
                 _ => self.count(batch, index, check.hits, now),

@@ -180,7 +180,7 @@ impl RedisStore {
             result?;
         }
         let by_slot = self.by_slot(batch);
-        let has_others = batch.checks().iter().any(|check| check.hold.is_none());
+        let has_others = batch.checks().iter().any(|check| check.hold.is_none() && !check.is_decided());
         let is_known = batch.is_known_refused();
         // Whoever must not count if a budget refuses looks first, and whoever holds in several slots, which is not one step.
         let counts_later = batch.counting == Counting::StopWhenOver && has_others && !is_known;
@@ -189,13 +189,11 @@ impl RedisStore {
         if looks {
             looked = self.submit_holds(batch, &by_slot, now, (Step::Look, batch.until))?;
         }
-        let mut counted = match batch.counting_if(is_known) {
-            counting if has_others && !counts_later => Some(self.submit_counts(batch, counting, now)?),
-            _ => None,
-        };
+        let counting = batch.counting_if(is_known);
+        let mut counted = (has_others && !counts_later).then(|| self.send(batch, counting, now));
         self.receive_holds(batch, now, &by_slot, looked, (Step::Look, batch.until)).await?;
         if let Some(counted) = &mut counted {
-            self.receive_counts(batch, counted).await?;
+            self.receive(batch, counted).await?;
         } else if has_others {
             match batch.counting_if(batch.is_refused(|_, check| check.is_over())) {
                 Counting::StopWhenOver => self.count_unless_over(batch, now).await?,
@@ -224,7 +222,7 @@ impl RedisStore {
         };
         if looked.is_err() {
             for index in by_slot.iter().flat_map(|one| &one.checks) {
-                batch.set_held(*index, Held { fits: true, ..Held::default() }, now);
+                batch.looked(*index, Held { fits: true, ..Held::default() }, now);
             }
         }
     }
@@ -303,7 +301,10 @@ impl RedisStore {
                             continue;
                         }
                         for (index, held) in one.checks.iter().zip(held) {
-                            batch.set_held(*index, held, now);
+                            match step.0 {
+                                Step::Look => batch.looked(*index, held, now),
+                                Step::Hold => batch.held(*index, held, now),
+                            }
                         }
                         break;
                     }

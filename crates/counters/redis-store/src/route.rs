@@ -1,7 +1,7 @@
 //! Sends a request's checks to the connections that own their keys, follows redirections of a cluster, and sets the
 //! outcomes.
 
-use std::{future::ready, pin::Pin, sync::Arc, time::Instant};
+use std::{mem, pin::Pin, sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 
@@ -13,9 +13,7 @@ use super::{
     topology::slots,
 };
 use clock::{Time, timer::after};
-use counters::{
-    Batch, Check, CounterId, Counting, HitsToSend, Member, NextHits, StoreError, StoreFuture, without_taking,
-};
+use counters::{Batch, Check, CounterId, Counting, Member, StoreError, StoreFuture};
 use limit::{Algorithm, Hits, Unit};
 use metrics::FailureReason;
 use net::ServerAddress;
@@ -31,13 +29,13 @@ struct Submitted {
     connection: Arc<Connection>,
 }
 
-/// The submitted checks of a request that do not hold.
-pub(super) struct Counts {
+/// What a request has asked of its servers.
+pub struct Sent {
     submitted: SmallVec<[Submitted; 1]>,
-    mode: Mode<'static>,
+    mode: Mode,
+    /// Of the first server that could not be asked.
+    error: Option<StoreError>,
 }
-
-pub struct Sent(SmallVec<[Submitted; 1]>);
 
 struct Group<'a> {
     pool: &'a Pool,
@@ -46,9 +44,8 @@ struct Group<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Mode<'p> {
+struct Mode {
     now: Time,
-    plan: HitsToSend<'p>,
     /// The limits of a rule are counted in one step.
     is_grouped: bool,
 }
@@ -72,55 +69,17 @@ impl RedisStore {
         counting: Counting,
         now: Time,
     ) -> StoreFuture<'a> {
-        let mode = Self::mode(counting, now);
-        match self.submit(batch, mode) {
-            Ok(mut submitted) => Box::pin(async move { self.receive(batch, mode, &mut submitted).await }),
-            Err(error) => Box::pin(ready(Err(error))),
+        let mut sent = self.send(batch, counting, now);
+        Box::pin(async move { self.receive(batch, &mut sent).await })
+    }
+
+    /// Sends the open checks that do not hold; the limits of a rule are counted in one step.
+    pub fn send(&self, batch: &mut Batch, counting: Counting, now: Time) -> Sent {
+        let is_grouped = counting != Counting::ReadOnly;
+        if !is_grouped {
+            batch.only_read();
         }
-    }
-
-    /// Submits the checks that do not hold.
-    pub(super) fn submit_counts(
-        &self,
-        batch: &Batch,
-        counting: Counting,
-        now: Time,
-    ) -> Result<Counts, StoreError> {
-        let mode = Self::mode(counting, now);
-        self.submit(batch, mode).map(|submitted| Counts { submitted, mode })
-    }
-
-    pub(super) async fn receive_counts(
-        &self,
-        batch: &mut Batch,
-        counts: &mut Counts,
-    ) -> Result<(), StoreError> {
-        self.receive(batch, counts.mode, &mut counts.submitted).await
-    }
-
-    fn mode(counting: Counting, now: Time) -> Mode<'static> {
-        match counting {
-            Counting::ReadOnly => Mode { now, plan: HitsToSend::Read, is_grouped: false },
-            Counting::Always | Counting::StopWhenOver => {
-                Mode { now, plan: HitsToSend::Own, is_grouped: true }
-            }
-        }
-    }
-
-    /// Sends these hits of each check; the limits of a rule are counted in one step.
-    pub fn send(&self, batch: &Batch, now: Time, hits: &NextHits) -> Result<Sent, StoreError> {
-        self.submit(batch, Mode { now, plan: HitsToSend::Next(hits), is_grouped: true }).map(Sent)
-    }
-
-    /// Waits for the outcomes of the sent checks.
-    pub async fn outcomes(
-        &self,
-        batch: &mut Batch,
-        now: Time,
-        sent: &mut Sent,
-        hits: &NextHits,
-    ) -> Result<(), StoreError> {
-        self.receive(batch, Mode { now, plan: HitsToSend::Next(hits), is_grouped: true }, &mut sent.0).await
+        self.submit(batch, Mode { now, is_grouped })
     }
 
     /// The Redis keys that a counter with this full key may have.
@@ -135,25 +94,26 @@ impl RedisStore {
     /// counted: a concurrent request may find the same room.
     pub(super) async fn count_unless_over(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         if let Some((pool, connection)) = self.one_step(batch)? {
-            let counted = |index: &usize| batch.check(*index).hold.is_none();
-            let indexes: Indexes = (0..batch.checks().len()).filter(counted).collect();
+            let is_counted =
+                |index: &usize| batch.check(*index).asked().is_some() && batch.check(*index).hold.is_none();
+            let checks: Indexes = (0..batch.checks().len()).filter(is_counted).collect();
             let reply =
-                connection.submit(indexes.len(), batch.until.into(), batch.lowered.clone(), |pipeline| {
-                    let checks =
-                        indexes.iter().map(|index| guarded_check(pool, batch, batch.check(*index), now));
-                    let codes = batch.codes(&indexes);
-                    pipeline.count_guarded(&checks.collect::<SmallVec<[_; 4]>>(), &codes);
+                connection.submit(checks.len(), batch.until.into(), batch.lowered.clone(), |pipeline| {
+                    let guarded =
+                        checks.iter().map(|index| guarded_check(pool, batch, batch.check(*index), now));
+                    pipeline.count_guarded(&guarded.collect::<SmallVec<[_; 4]>>(), &batch.codes(&checks));
                 })?;
-            let submitted = Submitted { checks: indexes, reply, connection };
+            let mut sent = Sent::new(Mode { now, is_grouped: true });
+            sent.submitted.push(Submitted { checks, reply, connection });
             // A slot that is migrating is counted in two steps.
-            if receive_verdicts(batch, &mut [submitted], now).await?.is_empty() {
-                return Ok(());
+            if receive_verdicts(batch, &mut sent).await.is_empty() {
+                return sent.error.map_or(Ok(()), Err);
             }
         }
-        let read = HitsToSend::Each(Hits::Take(0));
-        self.apply_hits(batch, Mode { now, plan: read, is_grouped: false }).await?;
-        let hits = batch.hits_after_read();
-        self.apply_hits(batch, Mode { now, plan: HitsToSend::Next(&hits), is_grouped: true }).await
+        batch.read_first(|_| true);
+        let read = self.ask(batch, Mode { now, is_grouped: false }).await;
+        batch.count_after_read();
+        read.and(self.ask(batch, Mode { now, is_grouped: true }).await)
     }
 
     /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
@@ -161,26 +121,19 @@ impl RedisStore {
     ///
     /// The counters are read and then updated one by one, and hits are refunded if concurrent requests used the room. So
     /// the limits are never exceeded, and rejected hits are not counted.
-    async fn count_split(&self, batch: &mut Batch, now: Time, firsts: &[usize]) -> Result<(), StoreError> {
-        let groups = || firsts.iter().filter_map(|first| batch.group_at(*first)).flatten();
-        let split: SmallVec<[usize; 8]> = groups().collect();
-        let reads = batch.checks().iter().enumerate();
-        let reads = reads.map(|(index, check)| split.contains(&index).then(|| without_taking(check.hits)));
-        let reads: NextHits = reads.collect();
-        let mode = |plan| Mode { now, plan, is_grouped: false };
-        self.apply_hits(batch, mode(HitsToSend::Next(&reads))).await?;
-        let hits = batch.hits_that_fit(|index| split.contains(&index));
-        self.apply_hits(batch, mode(HitsToSend::Next(&hits))).await?;
-        let refunds = batch.refunds(&hits);
-        let over: SmallVec<[bool; 8]> = batch.checks().iter().map(Check::is_over).collect();
-        self.apply_hits(batch, mode(HitsToSend::Back(&refunds))).await?;
-        batch.reject_refunded(&refunds, &over);
-        Ok(())
+    async fn count_split(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+        let mode = Mode { now, is_grouped: false };
+        batch.read_first(|check| check.takes() && check.asked().is_some());
+        self.ask(batch, mode).await?;
+        let counted = batch.count_after_read();
+        self.ask(batch, mode).await?;
+        batch.give_back(&counted);
+        self.ask(batch, mode).await
     }
 
-    async fn apply_hits(&self, batch: &mut Batch, mode: Mode<'_>) -> Result<(), StoreError> {
-        let mut submitted = self.submit(batch, mode)?;
-        self.receive(batch, mode, &mut submitted).await
+    async fn ask(&self, batch: &mut Batch, mode: Mode) -> Result<(), StoreError> {
+        let mut sent = self.submit(batch, mode);
+        self.receive(batch, &mut sent).await
     }
 
     fn one_step(&self, batch: &Batch) -> Result<Option<OneStep<'_>>, StoreError> {
@@ -206,66 +159,70 @@ impl RedisStore {
         self.per_second.as_ref().filter(|_| is_per_second).unwrap_or(&self.main)
     }
 
-    /// Submits to each connection the checks whose keys it owns.
-    fn submit(&self, batch: &Batch, mode: Mode<'_>) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
+    /// Submits to each connection the open checks whose keys it owns.
+    fn submit(&self, batch: &mut Batch, mode: Mode) -> Sent {
         let mut groups: SmallVec<[Group<'_>; 1]> = SmallVec::new();
-        let mut last = 0;
+        let mut sent = Sent::new(mode);
+        let mut lost = Indexes::new();
+        // The group of the check before; `None` if its server cannot be asked.
+        let mut last = None;
         for (index, check) in batch.checks().iter().enumerate() {
-            if check.hold.is_some() || mode.plan.hits(index, check).is_none() {
+            if check.hold.is_some() || check.asked().is_none() {
                 continue;
             }
-            if mode.is_grouped && check.member == Member::Next {
-                // Its key is on the same server as the first one's.
-                if let Some(group) = groups.get_mut(last) {
-                    group.checks.push(index);
-                }
-                continue;
+            // The key of a rule's next limit is on the same server as the first one's.
+            if !(mode.is_grouped && check.member == Member::Next) {
+                let group = self.group_of(batch, check, &mut groups);
+                last = group.map_err(|error| sent.error.get_or_insert(error)).ok();
             }
-            let pool = self.pool(check);
-            let of_pool = |group: &Group<'_>| !pool.is_cluster && std::ptr::eq(group.pool, &raw const **pool);
-            if let Some(known) = groups.iter().position(of_pool) {
-                // It has one server.
-                last = known;
-                if let Some(group) = groups.get_mut(last) {
-                    group.checks.push(index);
-                }
-                continue;
-            }
-            let connection = pool.connection(&pool.names.of(batch, check))?;
-            last = groups
-                .iter()
-                .position(|group| Arc::ptr_eq(&group.connection, &connection))
-                .unwrap_or(groups.len());
-            match groups.get_mut(last) {
+            match last.and_then(|at| groups.get_mut(at)) {
                 Some(group) => group.checks.push(index),
-                None => groups.push(Group { pool, connection, checks: SmallVec::from_slice(&[index]) }),
+                None => lost.push(index),
             }
         }
-        let submitted = groups.into_iter().map(|Group { pool, connection, checks }| {
-            let reply = connection.submit(
-                checks.len(),
-                Patience::of(batch, mode.plan),
-                batch.lowered.clone(),
-                |pipeline| {
-                    checks.iter().for_each(|index| add(pipeline, pool, batch, *index, mode));
-                },
-            )?;
-            Ok(Submitted { checks, reply, connection })
-        });
-        submitted.collect()
+        for Group { pool, connection, checks } in groups {
+            let fill = |pipeline: &mut RedisPipeline| {
+                checks.iter().for_each(|index| add(pipeline, pool, batch, *index, mode));
+            };
+            match connection.submit(checks.len(), Patience::of(batch), batch.lowered.clone(), fill) {
+                Ok(reply) => sent.submitted.push(Submitted { checks, reply, connection }),
+                Err(error) => sent.lose(batch, &checks, error),
+            }
+        }
+        lost.into_iter().for_each(|index| batch.lose(index));
+        sent
     }
 
-    /// Waits for the outcomes, and follows redirections.
+    /// The index of the group with the connection that owns a check's key.
+    fn group_of<'s>(
+        &'s self,
+        batch: &Batch,
+        check: &Check,
+        groups: &mut SmallVec<[Group<'s>; 1]>,
+    ) -> Result<usize, StoreError> {
+        let pool = self.pool(check);
+        // Without a cluster, a pool has one server.
+        let of_pool = |group: &Group<'_>| !pool.is_cluster && std::ptr::eq(group.pool, &raw const **pool);
+        if let Some(known) = groups.iter().position(of_pool) {
+            return Ok(known);
+        }
+        let connection = pool.connection(&pool.names.of(batch, check))?;
+        let known = groups.iter().position(|group| Arc::ptr_eq(&group.connection, &connection));
+        Ok(known.unwrap_or_else(|| {
+            groups.push(Group { pool, connection, checks: Indexes::new() });
+            groups.len() - 1
+        }))
+    }
+
+    /// Waits for the outcomes, and follows redirections. One server's error does not keep those of others.
     ///
-    /// `submitted` is borrowed: by value, every future on the way would contain a copy.
-    async fn receive(
-        &self,
-        batch: &mut Batch,
-        mode: Mode<'_>,
-        submitted: &mut [Submitted],
-    ) -> Result<(), StoreError> {
-        let redirected = receive_verdicts(batch, submitted, mode.now).await?;
-        if redirected.is_empty() { Ok(()) } else { self.follow(batch, mode, redirected).await }
+    /// `sent` is borrowed: by value, every future on the way would contain a copy.
+    pub async fn receive(&self, batch: &mut Batch, sent: &mut Sent) -> Result<(), StoreError> {
+        let redirected = receive_verdicts(batch, sent).await;
+        if !redirected.is_empty() {
+            self.follow(batch, sent, redirected).await;
+        }
+        sent.error.take().map_or(Ok(()), Err)
     }
 
     /// Follows redirections.
@@ -274,34 +231,37 @@ impl RedisStore {
     fn follow<'f>(
         &'f self,
         batch: &'f mut Batch,
-        mode: Mode<'f>,
+        sent: &'f mut Sent,
         mut redirected: Vec<Redirected>,
-    ) -> Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'f>> {
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'f>> {
         Box::pin(async move {
-            let mut split = SmallVec::<[usize; 1]>::new();
+            let mode = sent.mode;
+            let mut is_split = false;
             let deadline = self.deadline(batch.until);
             for _ in 0..MAX_REDIRECTS {
                 redirected
-                    .retain(|redirected| is_resubmitted(batch, redirected, mode.is_grouped, &mut split));
+                    .retain(|redirected| is_resubmitted(batch, redirected, mode.is_grouped, &mut is_split));
                 if redirected.is_empty() {
                     break;
                 }
-                let mut again = SmallVec::<[Submitted; 1]>::new();
+                sent.submitted.clear();
                 for redirected in redirected.drain(..) {
-                    again.push(self.resubmit(batch, mode, &redirected, deadline).await?);
+                    match self.resubmit(batch, mode, &redirected, deadline).await {
+                        Ok(submitted) => sent.submitted.push(submitted),
+                        Err(error) => sent.lose(batch, &together(batch, redirected.index, mode), error),
+                    }
                 }
-                redirected.append(&mut receive_verdicts(batch, &mut again, mode.now).await?);
+                redirected = receive_verdicts(batch, sent).await;
             }
-            match redirected.first() {
-                None if split.is_empty() => Ok(()),
-                None => self.count_split(batch, mode.now, &split).await,
-                Some(Redirected { from, error, .. }) => Err(StoreError {
-                    reason: FailureReason::BadAnswer,
-                    message: format!(
-                        "redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other"
-                    )
-                    .into(),
-                }),
+            for Redirected { index, error, from } in redirected {
+                let message = format!(
+                    "redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other"
+                );
+                let error = StoreError { reason: FailureReason::BadAnswer, message: message.into() };
+                sent.lose(batch, &[index], error);
+            }
+            if is_split && let Err(error) = self.count_split(batch, mode.now).await {
+                sent.error.get_or_insert(error);
             }
         })
     }
@@ -310,7 +270,7 @@ impl RedisStore {
     async fn resubmit(
         &self,
         batch: &Batch,
-        mode: Mode<'_>,
+        mode: Mode,
         redirected: &Redirected,
         deadline: Instant,
     ) -> Result<Submitted, StoreError> {
@@ -333,15 +293,12 @@ impl RedisStore {
             }
             pool.connection(&pool.names.of(batch, check))?
         };
-        let patience = match Patience::of(batch, mode.plan) {
+        let patience = match Patience::of(batch) {
             Patience::Unlimited => Patience::Unlimited,
             Patience::Until(_) | Patience::Timeout => Patience::Until(deadline),
         };
         let asking = ask == Some(true) && to.as_ref() == Some(&connection.address);
-        let checks: Indexes = match batch.group_at(redirected.index) {
-            Some(group) if mode.is_grouped => group.collect(),
-            _ => SmallVec::from_slice(&[redirected.index]),
-        };
+        let checks = together(batch, redirected.index, mode);
         let reply = connection.submit(checks.len(), patience, batch.lowered.clone(), |pipeline| {
             pipeline.add_alone(asking, |pipeline| add(pipeline, pool, batch, redirected.index, mode));
         })?;
@@ -361,16 +318,11 @@ pub(super) fn is_per_second(check: &Check) -> bool {
 }
 
 /// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
-/// added to `split`.
-fn is_resubmitted(
-    batch: &Batch,
-    redirected: &Redirected,
-    is_grouped: bool,
-    split: &mut SmallVec<[usize; 1]>,
-) -> bool {
+/// counted in steps, `is_split`.
+fn is_resubmitted(batch: &Batch, redirected: &Redirected, is_grouped: bool, is_split: &mut bool) -> bool {
     match batch.checks().get(redirected.index).map_or(Member::Alone, |check| check.member) {
         Member::First if is_grouped && pipeline::cannot_count_together(&redirected.error) => {
-            split.push(redirected.index);
+            *is_split = true;
             false
         }
         Member::Next => !is_grouped,
@@ -378,43 +330,71 @@ fn is_resubmitted(
     }
 }
 
+/// The indexes of the checks that are sent with the first of them.
+fn together(batch: &Batch, first: usize, mode: Mode) -> Indexes {
+    match batch.group_at(first) {
+        Some(group) if mode.is_grouped => group.collect(),
+        _ => SmallVec::from_slice(&[first]),
+    }
+}
+
 /// Waits for the replies and sets the verdicts; returns the redirected checks.
-async fn receive_verdicts(
-    batch: &mut Batch,
-    submitted: &mut [Submitted],
-    now: Time,
-) -> Result<Vec<Redirected>, StoreError> {
+async fn receive_verdicts(batch: &mut Batch, sent: &mut Sent) -> Vec<Redirected> {
     let mut redirected = Vec::new();
-    for Submitted { checks, reply, connection } in submitted {
-        let results = reply.wait().await?;
+    for Submitted { checks, mut reply, connection } in mem::take(&mut sent.submitted) {
+        let results = match reply.wait().await {
+            Ok(results) => results,
+            Err(error) => {
+                sent.lose(batch, &checks, error);
+                continue;
+            }
+        };
         assert_eq!(results.len(), checks.len(), "each check has a result");
         for (index, result) in checks.iter().copied().zip(results) {
             match result {
-                CheckResult::Counted(counted) => batch.set(index, counted.verdict(batch.check(index), now)),
+                CheckResult::Counted(counted) => {
+                    batch.found(index, counted.verdict(batch.check(index), sent.mode.now));
+                }
                 CheckResult::Leased(..) | CheckResult::Holds(..) | CheckResult::Closed(..) => {
                     unreachable!("a check that only counts")
                 }
                 CheckResult::Redirected(error) => {
                     redirected.push(Redirected { index, error, from: connection.address.clone() });
                 }
-                CheckResult::Failed(failure) => return Err(failure.to_error(FailureReason::BadAnswer)),
+                CheckResult::Failed(failure) => {
+                    sent.lose(batch, &[index], failure.to_error(FailureReason::BadAnswer));
+                }
             }
         }
     }
-    Ok(redirected)
+    redirected
+}
+
+impl Sent {
+    fn new(mode: Mode) -> Self {
+        Self { submitted: SmallVec::new(), mode, error: None }
+    }
+
+    /// These checks have no answer. The first error is the request's.
+    fn lose(&mut self, batch: &mut Batch, checks: &[usize], error: StoreError) {
+        self.error.get_or_insert(error);
+        for index in checks {
+            batch.lose(*index);
+        }
+    }
 }
 
 /// Adds a check to a pipeline; the first check of a group adds the whole group.
 #[expect(clippy::expect_used, reason = "asserts that the check is one of those to submit")]
-fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, mode: Mode<'_>) {
+fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, mode: Mode) {
     let check = batch.checks().get(index).expect("the index of a check of the batch");
     if mode.is_grouped && check.member == Member::Next {
         return;
     }
-    let hits = mode.plan.hits(index, check).expect("a skipped check is not submitted");
+    let hits = check.asked().expect("a check that is not asked is not submitted");
     let key = pool.names.of(batch, check);
     let id = CounterId::of_name(&key);
-    let script_check = |check| ScriptCheck { hits, ..script_check(pool, batch, check, mode.now) };
+    let script_check = |check| script_check(pool, batch, check, mode.now);
     let alone = || ScriptCheck { member: Member::Alone, ..script_check(check) };
     match (check.limit.algorithm, hits) {
         _ if mode.is_grouped && check.member == Member::First => {
@@ -440,7 +420,14 @@ fn script_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check, now: Time) -> 
         Algorithm::FixedWindow(_) => ttl_cache.seconds(&check.limit, now),
         _ => ttl_cache.jitter(),
     };
-    ScriptCheck { key, algorithm, seconds, uncached: None, hits: check.hits, member: check.member }
+    ScriptCheck {
+        key,
+        algorithm,
+        seconds,
+        uncached: None,
+        hits: check.asked().unwrap_or(check.hits),
+        member: check.member,
+    }
 }
 
 /// A check of a request that is counted in one step.

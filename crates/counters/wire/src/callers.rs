@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::indexes::{at, index};
-use counters::{Batch, HitsToSend, Lowered, StoreError};
+use counters::{Batch, Lowered, StoreError};
 
 /// The outcomes of a caller's checks, in the caller's order.
 pub type Answered<O> = Result<SmallVec<[O; 2]>, StoreError>;
@@ -23,12 +23,9 @@ pub enum Patience {
 }
 
 impl Patience {
-    /// How long the reply to these hits is worth waiting for. A give-back must arrive even if its caller has left.
-    pub fn of(batch: &Batch, sent: HitsToSend<'_>) -> Self {
-        match sent {
-            HitsToSend::Back(_) => Self::Unlimited,
-            _ => batch.until.into(),
-        }
+    /// How long the reply to what a batch asks is worth waiting for. A give-back must arrive even if its caller has left.
+    pub fn of(batch: &Batch) -> Self {
+        if batch.gives_back() { Self::Unlimited } else { batch.until.into() }
     }
 
     /// The caller's own deadline.

@@ -8,10 +8,11 @@ use std::ops::Deref;
 use super::{
     answer::{Code, CurrentLimit, Status},
     outcome::{LimitOutcome, governing, outcome},
-    plan::{CounterSource, Limited, Planned, PlannedRequest, Scope},
+    plan::{Limited, Planned, PlannedRequest, Scope},
     quota_groups::QuotaGroups,
     request::Request,
 };
+use counters::Decider;
 use metrics::{RuleCounter, Stats};
 use recent::HitOutcome;
 
@@ -22,7 +23,6 @@ pub(super) struct Conclusion<'a, 'm> {
     pub(super) request: &'a dyn Deref<Target = Request<'m>>,
     pub(super) scope: Scope<'a>,
     pub(super) planned: &'a PlannedRequest,
-    pub(super) is_without_store: bool,
     pub(super) code: Code,
     /// Shadow mode allowed hits over a limit.
     pub(super) has_shadowed: bool,
@@ -77,17 +77,7 @@ pub(super) fn conclude<'a, 'm>(
     }
     let code = if governs.is_some() { Code::OverLimit } else { Code::Ok };
     let closest = tally.closest.map(|(index, _)| index);
-    Conclusion {
-        request,
-        scope,
-        planned,
-        is_without_store: false,
-        code,
-        has_shadowed,
-        statuses,
-        closest,
-        governs,
-    }
+    Conclusion { request, scope, planned, code, has_shadowed, statuses, closest, governs }
 }
 
 impl<'a> Conclusion<'a, '_> {
@@ -240,7 +230,7 @@ fn count(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> boo
             stats.add(counter, hits);
         }
     }
-    if matches!(outcome.source, CounterSource::KnownOver(_)) {
+    if outcome.decider() == Some(Decider::OverLimitCache) {
         stats.add(RuleCounter::OverLimitWithLocalCache, decision.over_hits);
     }
     let is_shadowed = decision.over && scope.is_shadow(limited);

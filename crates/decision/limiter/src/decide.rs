@@ -16,14 +16,14 @@ use super::{
     observe,
     observer::{Holding, Observed},
     over_limit_cache::{Lookups, OverLimitCache},
-    plan::{self, CounterSource, Plan, Planned, PlannedRequest, Scope},
+    plan::{self, Plan, Planned, PlannedRequest, Scope},
     replacement::{self, Replacements},
     request::{OwnedRequest, Request, RequestError},
     response,
     waiting::{Concluded, Waiting},
 };
 use clock::Time;
-use counters::{Applied, Batch, Caches, Check, CounterId, Counting, Lowered, Resets, StoreError};
+use counters::{Applied, Batch, Caches, Check, CounterId, Counting, Decider, Lowered, Resets, StoreError};
 use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
 use metrics::ResponseCode;
@@ -166,15 +166,16 @@ impl Limiter {
         if let Some(trace) = trace {
             trace.set_rules(request, domain, &planned.plan);
         }
-        let holds = planned.batch.has_holds();
-        self.skip_checks(&replacements, &mut planned, now);
-        let batch = &mut planned.batch;
+        let PlannedRequest { plan, batch } = &mut planned;
+        self.decide_known(batch, now);
+        if self.is_refused(plan) {
+            decide_blocked(batch, now);
+        }
         batch.lowered = self.lowered_by(batch);
-        let token =
-            if batch.has_holds() { self.hold_token(batch).map_err(RequestError::Store)? } else { None };
+        let token = self.hold_token(batch).map_err(RequestError::Store)?;
         let id = token.as_ref().map(|token| token.id());
-        self.show(request, if holds { Holding::As(id) } else { Holding::Nothing }, now);
-        let is_applied = batch.checks().is_empty() || self.store.try_apply(batch, now) == Applied::Done;
+        self.show(request, if batch.may_hold() { Holding::As(id) } else { Holding::Nothing }, now);
+        let is_applied = batch.is_decided() || self.store.try_apply(batch, now) == Applied::Done;
         let domain = domain.index;
         if !is_applied {
             let (request, served) = (OwnedRequest::new(request), Arc::clone(served));
@@ -256,7 +257,8 @@ impl Limiter {
                 None
             }
             Err(error) => {
-                if batch.has_holds() {
+                self.remember_over(batch, *now);
+                if batch.may_hold() {
                     *token = self.hold_token_here(batch, token.take());
                 }
                 let known = served.rules.domain(request.domain);
@@ -269,7 +271,7 @@ impl Limiter {
                         stats.count_without_store(policy);
                     }
                 }
-                let decision = self.without_store(error, policy, plan, batch, *now);
+                let decision = self.without_store(error, policy, batch, *now);
                 Some(decision.inspect_err(|error| {
                     count_error(served, known);
                     self.failed(&request, error);
@@ -281,7 +283,7 @@ impl Limiter {
         }
         let scope = self.scope(served, replacements, *now);
         let mut answer = self.answer(&request, scope, Some(*domain), planned, failure);
-        if planned.batch.has_holds() {
+        if planned.batch.may_hold() {
             self.give_hold(&mut answer, token.take(), &planned.batch);
         }
         Ok(answer)
@@ -321,8 +323,7 @@ impl Limiter {
         failure: Option<FailureDecision>,
     ) -> Answer {
         let now = scope.now;
-        let mut conclusion = conclude::conclude(request, scope, planned, &self.stats);
-        conclusion.is_without_store = failure.is_some();
+        let conclusion = conclude::conclude(request, scope, planned, &self.stats);
         match (&self.recent, domain) {
             (Some(recent), Some(_)) => {
                 observe::observe((recent, &self.overrides), scope.served, &conclusion, now);
@@ -357,20 +358,17 @@ impl Limiter {
         !self.policy.shadow_mode && plan.iter().any(is_blocked)
     }
 
-    /// Stores the keys of a counted batch that are over their limits.
+    /// Stores the keys that the store has found over their limits.
     pub(super) fn remember_over(&self, batch: &Batch, now: Time) {
         let Some(cache) = &self.over_limit else { return };
         for group in batch.groups() {
-            let checks = batch.checks_at(group);
+            let over = || batch.checks_at(group.clone()).iter().filter(|check| check.is_over());
             // All limits of a rule that reject are known, or none.
-            let is_passing = checks
-                .iter()
-                .any(|check| check.is_over() && (check.is_passing || !OverLimitCache::can_know(check, now)));
-            if !is_passing {
-                checks
-                    .iter()
-                    .filter(|check| check.is_over() && check.takes())
-                    .for_each(|check| cache.insert(check, now));
+            let is_known = |check: &Check| {
+                check.decider() == Some(Decider::Store) && OverLimitCache::can_know(check, now)
+            };
+            if over().all(is_known) {
+                over().filter(|check| check.takes()).for_each(|check| cache.insert(check, now));
             }
         }
     }
@@ -403,60 +401,37 @@ impl Limiter {
         }
     }
 
-    /// Removes checks from the batch that need no store.
-    fn skip_checks(&self, replacements: &Replacements, planned: &mut PlannedRequest, now: Time) {
-        self.skip_known(planned, now);
-        if !replacements.all.is_empty() && self.is_refused(&planned.plan) {
-            skip_counters(planned);
-        }
-    }
-
-    /// Removes checks from the batch whose counters are known to be over the limit. The limits of one rule are checked
-    /// together or not at all.
-    #[expect(clippy::indexing_slicing, reason = "there is an item for each check of the batch")]
-    fn skip_known(&self, planned: &mut PlannedRequest, now: Time) {
-        let batch = &mut planned.batch;
-        let Some(cache) = self.over_limit.as_ref().filter(|_| !batch.checks().is_empty()) else { return };
-        // A read and a shadow's hold need the counter.
-        let is_decided = |check: &Check| match &check.hold {
-            Some(hold) => hold.estimate.is_some() && check.fit != Fit::Always,
-            None => true,
-        };
-        let lookup = |check: &Check| cache.get(check, now).filter(|_| is_decided(check));
-        let mut known: SmallVec<[Option<Verdict>; 4]> = batch.checks().iter().map(lookup).collect();
-        if batch.has_groups() {
+    /// Decides the checks whose counters are known to be over the limit. The limits of one rule are checked together or not
+    /// at all.
+    fn decide_known(&self, batch: &mut Batch, now: Time) {
+        let Some(cache) = &self.over_limit else { return };
+        let mut lookups = Lookups::default();
+        let mut next = 0;
+        while let Some(group) = batch.group_at(next) {
+            next = group.end;
+            let checks = batch.checks_at(group.clone());
+            lookups.all += checks.iter().filter(|check| check.takes()).count();
             // What one limit of a rule never admits, the rule rejects for longer than another limit says.
-            for group in batch.groups() {
-                if batch.checks_at(group.clone()).iter().any(Check::never_fits) {
-                    known[group].fill(None);
+            if checks.len() > 1 && checks.iter().any(Check::never_fits) {
+                continue;
+            }
+            // A read and a shadow's hold need the counter.
+            let is_decided = |check: &Check| match &check.hold {
+                Some(hold) => hold.estimate.is_some() && check.fit != Fit::Always,
+                None => true,
+            };
+            let lookup = |check: &Check| cache.get(check, now).filter(|_| is_decided(check));
+            let known: SmallVec<[Option<Verdict>; 2]> = checks.iter().map(lookup).collect();
+            let found = known.iter().flatten().count();
+            lookups.found += found;
+            for (index, verdict) in group.zip(known).filter(|_| found > 0) {
+                match verdict {
+                    Some(verdict) => batch.decide(index, Decider::OverLimitCache, verdict),
+                    None => batch.decide(index, Decider::Neighbor, unused(batch.check(index), now)),
                 }
             }
         }
-        let lookups = Lookups {
-            all: batch.checks().iter().filter(|check| check.takes()).count(),
-            found: known.iter().flatten().count(),
-        };
         cache.count(lookups);
-        if lookups.found == 0 {
-            return;
-        }
-        let mut skipped: SmallVec<[bool; 4]> = known.iter().map(Option::is_some).collect();
-        if batch.has_groups() {
-            for group in batch.groups() {
-                let group = &mut skipped[group];
-                let any = group.contains(&true);
-                group.fill(any);
-            }
-        }
-        let over = batch.checks().iter().zip(&known).filter(|(_, known)| known.is_some());
-        let over: SmallVec<[Fit; 4]> = over.map(|(check, _)| check.fit).collect();
-        over.into_iter().for_each(|fit| batch.known.add(fit, true));
-        let instead = known.into_iter().zip(skipped).map(|(verdict, skipped)| match verdict {
-            Some(verdict) => Some(CounterSource::KnownOver(verdict)),
-            None => skipped.then_some(CounterSource::Assumed { over: false }),
-        });
-        let instead = instead.collect();
-        remove_checks(planned, &instead);
     }
 }
 
@@ -466,33 +441,20 @@ impl Caches for Limiter {
     }
 }
 
-/// Removes checks from the batch of a request that an override refuses, so that it needs no store, and a blocked caller
-/// does not use up the counters that it shares with others. What is given back is counted.
-fn skip_counters(planned: &mut PlannedRequest) {
-    let instead =
-        planned.batch.checks().iter().map(|check| check.takes().then_some(CounterSource::Uncounted));
-    let instead = instead.collect();
-    remove_checks(planned, &instead);
+/// Decides the checks of a request that an override refuses, so that it needs no store, and a blocked caller does not use up
+/// the counters that it shares with others. What is given back is counted.
+fn decide_blocked(batch: &mut Batch, now: Time) {
+    for index in 0..batch.checks().len() {
+        let check = batch.check(index);
+        if check.takes() && !check.is_decided() {
+            batch.decide(index, Decider::Block, unused(check, now));
+        }
+    }
 }
 
-/// Removes the checks that have another source instead.
-#[expect(clippy::indexing_slicing, reason = "there is an item for each check of the batch")]
-fn remove_checks(planned: &mut PlannedRequest, instead: &SmallVec<[Option<CounterSource>; 4]>) {
-    let PlannedRequest { plan, batch } = planned;
-    batch.retain(|index| instead[index].is_none());
-    let mut kept = 0;
-    let limits = plan.iter_mut().flat_map(|planned| match planned {
-        Planned::Limited(limited) => limited.limits.as_mut_slice(),
-        _ => &mut [],
-    });
-    let limits = limits.filter(|check| matches!(check.source, CounterSource::Store(_)));
-    // Each of these limits has one check, in this order.
-    for (check, instead) in limits.zip(instead) {
-        check.source = instead.unwrap_or_else(|| {
-            kept += 1;
-            CounterSource::Store(kept - 1)
-        });
-    }
+/// The verdict of a check that is not counted.
+fn unused(check: &Check, now: Time) -> Verdict {
+    check.limit.algorithm.assumed(false, check.hits, now)
 }
 
 fn count_error(served: &Served, domain: Option<&Domain>) {

@@ -8,15 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use futures_util::FutureExt as _;
 use tracing::warn;
 
-use super::{
-    Limiter,
-    plan::{CounterSource, Plan, Planned},
-    request::RequestError,
-};
+use super::{Limiter, request::RequestError};
 use clock::Time;
-use counters::{Batch, KeepHolds as _, Operate as _, Report as _, StoreError};
+use counters::{Batch, Decider, KeepHolds as _, Operate as _, Report as _, StoreError};
 use faults::OnStoreFailure;
-use limit::{Algorithm, Share};
+use limit::Share;
 use memory::MemoryStore;
 use metrics::{FailureReason, StoreUsage};
 use rules::{Domain, Metadata, Value};
@@ -86,12 +82,11 @@ impl Limiter {
         all
     }
 
-    /// Prepares plan and batch for a conclusion without the store.
+    /// Decides what the store has left open.
     pub(super) fn without_store(
         &self,
         error: StoreError,
         policy: OnStoreFailure,
-        plan: &mut Plan,
         batch: &mut Batch,
         now: Time,
     ) -> Result<FailureDecision, RequestError> {
@@ -100,8 +95,8 @@ impl Limiter {
         self.log_store_failure(&error, policy, now);
         match policy {
             OnStoreFailure::Error => return Err(RequestError::Store(error)),
-            OnStoreFailure::Allow => assume(plan, false),
-            OnStoreFailure::Deny => assume(plan, true),
+            OnStoreFailure::Allow => assume(batch, false, now),
+            OnStoreFailure::Deny => assume(batch, true, now),
             OnStoreFailure::Local => self.count_here(None, batch, now),
             OnStoreFailure::Share => self.count_here(self.share(), batch, now),
         }
@@ -114,21 +109,15 @@ impl Limiter {
         let local = self
             .local
             .get_or_init(|| MemoryStore::new(self.policy.max_local_keys).holding(self.policy.max_holds));
-        if let Some(share) = share.filter(|_| batch.share.is_none()) {
-            batch.share = Some(share);
-            batch.change_all(|check| {
-                let (known, limit) = (self.store.known(check, now), check.limit.requests_per_unit);
-                check.limit = share.of_rate(&check.limit);
-                if let Algorithm::Bucket(_) = check.limit.algorithm {
-                    // Its state depends on its rate, so that each share has its own.
-                    check.id = check.id.mixed_with(share.to_bits());
-                }
-                if let Some(known) = known {
-                    let left = share.of(limit.saturating_sub(known));
-                    local.begin(check, check.limit.requests_per_unit.saturating_sub(left), now);
+        if let Some(share) = share {
+            batch.divide(share, |whole, part| {
+                if let Some(known) = self.store.known(whole, now) {
+                    let left = share.of(whole.limit.requests_per_unit.saturating_sub(known));
+                    local.begin(part, part.limit.requests_per_unit.saturating_sub(left), now);
                 }
             });
         }
+        batch.decider = Decider::Fallback;
         local.count(batch, now);
     }
 
@@ -170,14 +159,7 @@ impl FailureDecision {
     }
 }
 
-/// Assumes that every counter in the store is over its limit, or unused. Outcomes of the over-limit cache stay.
-fn assume(plan: &mut Plan, over: bool) {
-    for planned in plan {
-        let Planned::Limited(limited) = planned else { continue };
-        for check in &mut limited.limits {
-            if let CounterSource::Store(_) = check.source {
-                check.source = CounterSource::Assumed { over };
-            }
-        }
-    }
+/// Assumes that every open counter is over its limit, or unused.
+fn assume(batch: &mut Batch, over: bool, now: Time) {
+    batch.decide_open(Decider::Policy { over }, |check| check.limit.algorithm.assumed(over, check.hits, now));
 }

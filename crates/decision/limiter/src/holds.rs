@@ -143,7 +143,7 @@ fn any_held(batch: &Batch) -> bool {
 impl Limiter {
     /// The token of a batch that holds, and its identity in the batch; `None` if it only reads.
     pub(super) fn hold_token(&self, batch: &mut Batch) -> Result<Option<Box<HoldToken>>, StoreError> {
-        if !holds_anything(batch) {
+        if !batch.may_hold() || !holds_anything(batch) {
             return Ok(None);
         }
         let slots = self.store.slots_of_holds(batch);
@@ -208,7 +208,7 @@ impl Limiter {
             self.count_all(&batch.expired);
         }
         let stats = self.stats.holds();
-        for check in batch.holding().map(|index| batch.check(index)) {
+        for check in batch.checks() {
             if check.held().is_some_and(|held| held.is_full) {
                 stats.refused(HoldBound::Holds).increment();
             }

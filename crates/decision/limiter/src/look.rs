@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{
     Limiter, Served,
     outcome::outcome,
-    plan::{self, CounterSource, LimitCheck, Plan, Planned, PlannedRequest},
+    plan::{self, LimitCheck, Plan, Planned, PlannedRequest},
     replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
@@ -87,8 +87,8 @@ impl Limiter {
                     CounterState {
                         limit: one.limit.clone(),
                         schedule: one.written.scheduled(now),
-                        used: one.used(&batch).expect("a limit that no override replaces has a counter"),
-                        held: one.held(&batch).map(|held| held.held),
+                        used: one.used().expect("a limit that no override replaces has a counter"),
+                        held: one.held().map(|held| held.held),
                         remaining: one.verdict.remaining,
                         resets_in: one.seconds_until_reset(),
                     }
@@ -117,8 +117,7 @@ impl Limiter {
             });
             let mut checks =
                 limited.flat_map(|limited| limited.limits.iter().map(move |check| (limited, check)));
-            let found =
-                checks.find(|(_, check)| matches!(check.source, CounterSource::Store(at) if at == index));
+            let found = checks.find(|(_, check)| check.check == Some(index));
             found.map(|(limited, check)| scope.limit(limited, check).at(now).clone())
         };
         Ok(open

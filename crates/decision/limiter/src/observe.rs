@@ -7,10 +7,11 @@ use super::{
     answer::Code,
     conclude::Conclusion,
     outcome::LimitOutcome,
-    plan::{CounterSource, Limited, Planned},
+    plan::{Limited, Planned},
     request::Request,
 };
 use clock::Time;
+use counters::Decider;
 use limit::Limits;
 use overrides::{Action, Index};
 use recent::{
@@ -87,7 +88,7 @@ fn note_decisions(
     });
     for (index, limited, is_shadowed) in decided.take(MAX_REFUSED) {
         let Some(outcome) = conclusion.outcome(index) else { continue };
-        let is_blocked = matches!(outcome.source, CounterSource::Blocked(_));
+        let is_blocked = outcome.check.is_none();
         let about = About { is_shadowed, is_blocked };
         // A refused request is logged by what refused it.
         let wanted = Wanted { line: wanted.line && !(is_shadowed && code == Code::OverLimit), ..wanted };
@@ -147,18 +148,15 @@ fn set_outcome(
     decision.limits = all().count().max(1);
     decision.hits = limited.hits.taken();
     decision.retry_after = outcome.retry_after().filter(|_| outcome.decision.over);
-    decision.is_blocked = matches!(outcome.source, CounterSource::Blocked(_));
-    let by = match outcome.source {
-        CounterSource::Blocked(_) => DecidedBy::Override,
-        CounterSource::Store(_) | CounterSource::Assumed { .. } if conclusion.is_without_store => {
-            DecidedBy::FailurePolicy
-        }
-        CounterSource::Store(_) | CounterSource::Uncounted => DecidedBy::Counter,
-        // If the store did not fail, `Assumed` follows from another limit of the rule in the cache.
-        CounterSource::KnownOver(_) | CounterSource::Assumed { .. } => DecidedBy::OverLimitCache,
+    decision.is_blocked = outcome.check.is_none();
+    let by = match outcome.decider() {
+        None => DecidedBy::Override,
+        Some(Decider::Fallback | Decider::Policy { .. }) => DecidedBy::FailurePolicy,
+        Some(Decider::Store | Decider::Transient | Decider::Block) => DecidedBy::Counter,
+        Some(Decider::OverLimitCache | Decider::Neighbor) => DecidedBy::OverLimitCache,
     };
     decision.decided_by = if is_overridden && by == DecidedBy::Counter { DecidedBy::Override } else { by };
-    decision.count = outcome.used(&conclusion.planned.batch);
+    decision.count = outcome.used();
 }
 
 fn entries<'a>(request: &'a Request<'_>, index: usize) -> impl Iterator<Item = (&'a str, &'a str)> + Clone {

@@ -2,8 +2,8 @@
 //!
 //! `conclude` calls this for each descriptor once the store has set the verdicts of its checks.
 
-use super::plan::{CounterSource, LimitCheck, Limited, Scope};
-use counters::{Batch, Held};
+use super::plan::{LimitCheck, Limited, Scope};
+use counters::{Batch, Check, Decider, Held};
 use limit::{Hits, Limit, Verdict, fixed_window::MAX_HITS};
 
 /// The decision by one counter, and the hits for the statistics.
@@ -73,7 +73,8 @@ pub(super) struct LimitOutcome<'a> {
     pub(super) limit: &'a Limit,
     /// The same, as it is written.
     pub(super) written: &'a Limit,
-    pub(super) source: CounterSource,
+    /// `None` if an override blocks the descriptor.
+    pub(super) check: Option<&'a Check>,
     pub(super) verdict: Verdict,
     pub(super) decision: LimitDecision,
 }
@@ -82,7 +83,11 @@ pub(super) struct LimitOutcome<'a> {
 ///
 /// Among limits that reject the request it is the one with the longest wait. Otherwise it is the one with the smallest
 /// part remaining, because it will be the first to reject.
-pub(super) fn governing<'a>(scope: Scope<'a>, limited: &Limited, batch: &Batch) -> Option<LimitOutcome<'a>> {
+pub(super) fn governing<'a>(
+    scope: Scope<'a>,
+    limited: &Limited,
+    batch: &'a Batch,
+) -> Option<LimitOutcome<'a>> {
     let outcomes = limited.limits.iter().map(|check| outcome(scope, limited, check, batch));
     outcomes.reduce(|first, next| if next.governs(&first) { next } else { first })
 }
@@ -91,43 +96,46 @@ pub(super) fn outcome<'a>(
     scope: Scope<'a>,
     limited: &Limited,
     check: &LimitCheck,
-    batch: &Batch,
+    batch: &'a Batch,
 ) -> LimitOutcome<'a> {
-    let (written, source, hits) = (scope.limit(limited, check), check.source, limited.hits);
-    let (near_ratio, now) = (scope.policy.near_limit_ratio, scope.now);
-    let limit = written.at(now);
-    let capacity = match source {
-        // Without the store, it may be this replica's share.
-        CounterSource::Store(index) => batch.check(index).limit.algorithm.capacity(),
-        _ => limit.algorithm.capacity(),
+    let written = scope.limit(limited, check);
+    let limit = written.at(scope.now);
+    let Some(index) = check.check else {
+        let decision =
+            LimitDecision { over: true, over_hits: limited.hits.taken(), ..LimitDecision::default() };
+        return LimitOutcome { limit, written, check: None, verdict: limited.blocked(scope.now), decision };
     };
-    let (verdict, decision) = match source {
-        CounterSource::Store(index) => {
-            let check = batch.check(index);
-            let hits = match &check.hold {
-                None => check.hits,
-                // An estimate is cut to the limit.
-                Some(_) if check.verdict.admitted => Hits::Take(check.hits.taken().min(capacity)),
-                Some(_) => Hits::Take(check.hits.taken()),
-            };
-            (check.verdict, decide(capacity, near_ratio, hits, check.verdict))
-        }
-        CounterSource::KnownOver(verdict) => (verdict, decide(capacity, near_ratio, hits, verdict)),
-        CounterSource::Blocked(wait) => {
-            let reset = wait.unwrap_or_default();
-            let verdict = Verdict { admitted: false, reset, retry_after: wait, ..Verdict::default() };
-            (verdict, LimitDecision { over: true, over_hits: hits.taken(), ..LimitDecision::default() })
-        }
+    let check = batch.check(index);
+    // Without the store, it may be this replica's share.
+    let capacity = check.limit.algorithm.capacity();
+    let hits = match &check.hold {
+        None => check.hits,
+        // An estimate is cut to the limit.
+        Some(_) if check.verdict.admitted => Hits::Take(check.hits.taken().min(capacity)),
+        Some(_) => Hits::Take(check.hits.taken()),
+    };
+    let decision = match check.decider() {
         // Which hits are near or beyond the limit is unknown, so the statistics count none.
-        CounterSource::Uncounted => (limit.algorithm.assumed(false, hits, now), LimitDecision::default()),
-        CounterSource::Assumed { over } => {
-            (limit.algorithm.assumed(over, hits, now), LimitDecision { over, ..LimitDecision::default() })
-        }
+        Some(Decider::Policy { over }) => LimitDecision { over, ..LimitDecision::default() },
+        Some(Decider::Neighbor | Decider::Block) => LimitDecision::default(),
+        _ => decide(capacity, scope.policy.near_limit_ratio, hits, check.verdict),
     };
-    LimitOutcome { limit, written, source, verdict, decision }
+    LimitOutcome { limit, written, check: Some(check), verdict: check.verdict, decision }
 }
 
 impl LimitOutcome<'_> {
+    /// What decided it; `None` if an override blocks the descriptor.
+    pub(super) fn decider(&self) -> Option<Decider> {
+        self.check?.decider()
+    }
+
+    /// The check, if its counter was read.
+    fn counted(&self) -> Option<&Check> {
+        self.check.filter(|_| {
+            matches!(self.decider(), Some(Decider::Store | Decider::Transient | Decider::Fallback))
+        })
+    }
+
     /// True when it takes precedence over another limit of the same descriptor, or of the same name.
     pub(super) fn governs(&self, other: &Self) -> bool {
         match (self.decision.over, other.decision.over) {
@@ -151,10 +159,10 @@ impl LimitOutcome<'_> {
     /// Microseconds until as many hits would be admitted after these, which a rejected request may have counted; the maximum
     /// if they never fit.
     pub(super) fn wait_again(&self, hits: Hits) -> u64 {
-        match self.source {
+        match self.counted() {
             _ if self.decision.over => self.wait(),
             // A rejected request holds nothing.
-            CounterSource::Store(_) if self.limit.hold.is_none() => {
+            Some(_) if self.limit.hold.is_none() => {
                 self.limit.algorithm.wait_after(self.verdict, hits.taken()).unwrap_or(u64::MAX)
             }
             _ => 0,
@@ -163,16 +171,14 @@ impl LimitOutcome<'_> {
 
     /// Hits that were counted and still matter; `None` if no counter was read. A fixed window counts those above its limit
     /// too.
-    pub(super) fn used(&self, batch: &Batch) -> Option<u64> {
-        let CounterSource::Store(index) = self.source else { return None };
-        let check = batch.check(index);
+    pub(super) fn used(&self) -> Option<u64> {
+        let check = self.counted()?;
         Some(check.held().map_or(check.verdict.count, |held| held.spent))
     }
 
     /// What is spent and held, of a limit that holds.
-    pub(super) fn held(&self, batch: &Batch) -> Option<Held> {
-        let CounterSource::Store(index) = self.source else { return None };
-        batch.check(index).held()
+    pub(super) fn held(&self) -> Option<Held> {
+        self.counted()?.held()
     }
 
     /// Seconds until the full limit is available, rounded up.

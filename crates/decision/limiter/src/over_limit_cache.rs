@@ -292,7 +292,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.push([id(""); 2], 0..0, limit, 0, Hits::Take(hits));
         let verdict = verdict(batch.check(0));
-        batch.set(0, verdict);
+        batch.found(0, verdict);
         for key in keys {
             cache.insert(&named(key, &batch), Time::from_seconds(610));
         }
@@ -384,7 +384,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.push([id(""); 2], 0..0, &limit, 0, Hits::Take(1));
         let over = counted(6)(batch.check(0));
-        batch.set(0, over);
+        batch.found(0, over);
         let insert = |key, micros| cache.insert(&named(key, &batch), Time::from_micros(micros));
         cache.forget(&Resets::Of(vec![full_key("a")]), Time::from_micros(615_000_000));
         assert_eq!(["a", "b"].map(|key| is_known(key, 615_000_000)), [false, true]);
@@ -406,7 +406,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.push([id(""); 2], 0..0, &limit, 0, Hits::Take(1));
         let over = counted(6)(batch.check(0));
-        batch.set(0, over);
+        batch.found(0, over);
         let (begun, refunded) = (Time::from_micros(610_000_000), Time::from_micros(610_000_200));
         cache.forget(&Resets::Of(vec![full_key("refunded")]), refunded);
         for n in 0..10_000 {
@@ -424,7 +424,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.push([id(""); 2], 0..0, &limit, 0, Hits::Take(1));
         let over = counted(1)(batch.check(0));
-        batch.set(0, over);
+        batch.found(0, over);
         for bytes in [1, 47, 48, 49, 95, 96, 1000, 65_536, 1_000_000] {
             let cache = OverLimitCache::new(bytes);
             for second in 1..4 {

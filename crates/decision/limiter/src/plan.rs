@@ -62,26 +62,24 @@ enum LimitsOf {
 pub(super) struct LimitCheck {
     /// Its index among the limits of the rule or the replacement.
     pub(super) index: usize,
-    pub(super) source: CounterSource,
-}
-
-#[derive(Clone, Copy)]
-pub(super) enum CounterSource {
-    /// The check at this index of the batch.
-    Store(usize),
-    /// The over-limit cache: the counter rejects these hits for some time.
-    KnownOver(Verdict),
-    /// No counter: an override blocks the descriptor for this many microseconds, or until it is removed.
-    Blocked(Option<u64>),
-    /// No counter: the store failed and the policy decides, or another limit of the rule is known to be over.
-    Assumed { over: bool },
-    /// No counter: an override blocks another descriptor of the request.
-    Uncounted,
+    /// The index of its check in the batch; `None` if an override blocks the descriptor.
+    pub(super) check: Option<usize>,
 }
 
 impl Limited {
     pub(super) fn is_blocked(&self) -> bool {
         self.overridden.as_ref().is_some_and(|found| found.action == Action::Block)
+    }
+
+    /// The verdict of the override that blocks the descriptor until it expires or is removed.
+    pub(super) fn blocked(&self, now: Time) -> Verdict {
+        let end = self
+            .overridden
+            .as_ref()
+            .and_then(|found| found.expires)
+            .map(|end| Time::from_seconds(end.into()));
+        let wait = end.map(|end| end.micros().saturating_sub(now.micros()));
+        Verdict { admitted: false, reset: wait.unwrap_or_default(), retry_after: wait, ..Verdict::default() }
     }
 }
 
@@ -191,10 +189,10 @@ pub(super) fn plan(
     let planner = Planner { request, domain, scope, context };
     let replaced = planner.replaced(batch.keys());
     plan.extend((0..request.descriptors.len()).map(|index| planner.descriptor(index, &replaced, batch)));
-    if scope.policy.shadow_mode && batch.has_holds() {
+    if scope.policy.shadow_mode && batch.may_hold() {
         // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
         batch.refuse_nothing();
-    } else if batch.counting == Counting::StopWhenOver || batch.has_holds() {
+    } else if batch.counting == Counting::StopWhenOver || batch.may_hold() {
         add_free_candidates(request, scope, plan, batch);
     }
 }
@@ -276,11 +274,7 @@ impl<'p> Planner<'p, '_> {
         let (checks, rule) = (SmallVec::new(), rule_match.id());
         let mut limited = Limited { limits: checks, of, hits, stats, rule, overridden, has_metadata };
         if limited.is_blocked() {
-            let end = limited.overridden.as_ref().and_then(|found| found.expires);
-            let wait =
-                end.map(|end| Time::from_seconds(end.into()).micros().saturating_sub(scope.now.micros()));
-            let source = CounterSource::Blocked(wait);
-            limited.limits.extend(limits.take(1).map(|(index, _)| LimitCheck { index, source }));
+            limited.limits.extend(limits.take(1).map(|(index, _)| LimitCheck { index, check: None }));
             return limited;
         }
         let first = batch.checks().len();
@@ -289,7 +283,7 @@ impl<'p> Planner<'p, '_> {
         limits.for_each(|(at, limit)| {
             let check = self.check(index, rule_match, &limited, limit, batch);
             batch.set_fit(check, fit);
-            limited.limits.push(LimitCheck { index: at, source: CounterSource::Store(check) });
+            limited.limits.push(LimitCheck { index: at, check: Some(check) });
         });
         if rule_match.limits().is_some_and(Limits::are_several) {
             batch.group(first);
@@ -350,7 +344,7 @@ fn add_free_candidates(request: &Request<'_>, scope: Scope<'_>, plan: &Plan, bat
             Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => true,
         };
         if is_free && scope.is_quota(planned) {
-            batch.known.add(candidate(request, index, scope.policy), false);
+            batch.free.add(candidate(request, index, scope.policy), false);
         }
     }
 }

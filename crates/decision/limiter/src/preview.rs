@@ -7,13 +7,13 @@ use super::{
     Policy, Served,
     answer::Answer,
     conclude, plan,
-    plan::{CounterSource, LimitCheck, Plan, Planned, PlannedRequest, Scope},
+    plan::{LimitCheck, Plan, Planned, PlannedRequest, Scope},
     replacement,
     request::{Request, RequestError},
     response,
 };
 use clock::Time;
-use counters::Batch;
+use counters::{Batch, Decider};
 use limit::{Limit, Limits};
 use metrics::{Stats, StatsOptions};
 use overrides::{Found, Index};
@@ -53,7 +53,7 @@ pub fn preview(
     let PlannedRequest { plan, batch } = &planned;
     let counters = plan.iter().map(|planned| counters(scope, planned, batch)).collect();
     let overrides = plan.iter().map(|planned| overridden(scope, planned, batch)).collect();
-    planned.batch.set_all(|check| check.limit.algorithm.assumed(true, check.hits, now));
+    planned.batch.decide_open(Decider::Store, |check| check.limit.algorithm.assumed(true, check.hits, now));
     let conclusion = conclude::conclude(&request, scope, &planned, &stats);
     let over_limit = response::answer(conclusion);
     Ok(Preview { counters, overrides, switch: replacements.switch, over_limit })
@@ -94,6 +94,5 @@ fn overridden(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Option<(Fou
 
 /// The key of a limit's counter in shared stores.
 fn key(check: &LimitCheck, batch: &Batch) -> Option<String> {
-    let CounterSource::Store(index) = check.source else { return None };
-    Some(batch.key(batch.check(index)).to_owned())
+    Some(batch.key(batch.check(check.check?)).to_owned())
 }

@@ -15,7 +15,7 @@ use super::{
     request::{Descriptor, Entry, Request},
 };
 use clock::Time;
-use counters::{Applied, Batch, Counting};
+use counters::{Applied, Batch, Check, Counting, Decider};
 use faults::OnStoreFailure;
 use limit::{Algorithm, Hits, Limit, Verdict};
 use metrics::{QuotaRefused, ResponseCode, RuleCounter};
@@ -136,18 +136,18 @@ impl Limiter {
         };
         match bucket.limited() {
             None => return Ok(Reserved::Hits(hits)),
-            Some(limited) if limited.is_blocked() || bucket.planned.batch.has_holds() => {
+            Some(limited) if limited.is_blocked() || bucket.planned.batch.may_hold() => {
                 return Ok(Reserved::Hits(0));
             }
             Some(_) => {}
         }
-        self.count_bucket(&mut bucket, Hits::Take(0), Counting::ReadOnly, at).await?;
+        self.count_bucket(&mut bucket, |_| Hits::Take(0), Counting::ReadOnly, at).await?;
         let room = bucket.planned.batch.checks().iter().map(|check| check.verdict.remaining).min();
         let hits = hits.min(room.unwrap_or_default());
         if hits == 0 {
             return Ok(Reserved::Hits(0));
         }
-        self.count_bucket(&mut bucket, Hits::Take(hits), Counting::Always, at).await?;
+        self.count_bucket(&mut bucket, |_| Hits::Take(hits), Counting::Always, at).await?;
         let verdicts = || bucket.planned.batch.checks().iter().map(|check| (check.verdict, check.limit));
         if verdicts().all(|(verdict, _)| verdict.admitted) {
             return Ok(Reserved::Hits(hits));
@@ -158,28 +158,23 @@ impl Limiter {
             is_counted.then(|| verdict.count.saturating_sub(limit.algorithm.capacity()).min(hits))
         };
         let Some(excess) = verdicts().filter_map(over).max() else { return Ok(Reserved::Hits(0)) };
-        self.count_bucket(&mut bucket, Hits::Refund(excess), Counting::Always, at).await?;
+        self.count_bucket(&mut bucket, |_| Hits::Refund(excess), Counting::Always, at).await?;
         Ok(Reserved::Hits(hits - excess))
     }
 
     /// Gives hits back that were reserved at `at` and not assigned, to the windows that have not ended since.
     pub async fn give_back(self: &Arc<Self>, bucket: &QuotaBucket, hits: u64, at: Time) {
-        let (refund, now) = (Hits::Refund(hits), self.now());
+        let now = self.now();
         // Planned without hits: the plan would count them as a caller's refund.
         let Some(mut bucket) = self.plan_bucket(bucket, Hits::Take(0), at) else { return };
-        let batch = &mut bucket.planned.batch;
         let lasts = |limit: &limit::Rate| match limit.algorithm {
             Algorithm::FixedWindow(window) => window.period.end(at) > now,
             _ => at.seconds().saturating_add(limit.period().seconds(at)) > now.seconds(),
         };
-        let lasts: Vec<bool> = batch.checks().iter().map(|check| lasts(&check.limit)).collect();
-        batch.retain(|index| lasts.get(index) == Some(&true));
-        if batch.checks().is_empty() || batch.has_holds() {
+        if bucket.planned.batch.checks().is_empty() || bucket.planned.batch.may_hold() {
             return;
         }
-        if batch.has_groups() {
-            batch.group(0);
-        }
+        let refund = |check: &Check| Hits::Refund(if lasts(&check.limit) { hits } else { 0 });
         // What is not given back to a lost store is not admitted again: no limit is exceeded by it.
         let _ = self.count_bucket(&mut bucket, refund, Counting::Always, at.max(now)).await;
     }
@@ -208,8 +203,8 @@ impl Limiter {
         }
         let admitted = code == ResponseCode::Ok;
         let verdict = Verdict { admitted, ..Verdict::default() };
-        bucket.planned.batch.set_hits(Hits::Take(hits));
-        bucket.planned.batch.set_all(|_| verdict);
+        bucket.planned.batch.ask_all(|_| Hits::Take(hits));
+        bucket.planned.batch.decide_open(Decider::Store, |_| verdict);
         let scope = self.scope(&bucket.served, &bucket.replacements, now);
         if let Some(domain) = bucket.domain()
             && let Some(stats) = bucket.served.attached.domains.get(domain.index)
@@ -222,7 +217,7 @@ impl Limiter {
             Some(limited) if admitted && limited.is_blocked() => {
                 return scope.stats(limited).add(RuleCounter::WithinLimit, hits);
             }
-            Some(limited) if bucket.planned.batch.has_holds() => {
+            Some(limited) if bucket.planned.batch.may_hold() => {
                 self.stats.quotas().refused(QuotaRefused::Holds).increment();
                 if let Some(suppressed) = self.quota_log.admit(now) {
                     let rule = scope.rule_of_limits(limited).map(|rule| &*rule.full_key);
@@ -276,13 +271,13 @@ impl Limiter {
     async fn count_bucket(
         self: &Arc<Self>,
         bucket: &mut BucketPlan<'_>,
-        hits: Hits,
+        hits: impl Fn(&Check) -> Hits,
         counting: Counting,
         now: Time,
     ) -> Result<(), Reserved> {
         let batch = &mut bucket.planned.batch;
         batch.counting = counting;
-        batch.set_hits(hits);
+        batch.ask_all(hits);
         batch.lowered = self.lowered_by(batch);
         let applied = match self.store.try_apply(batch, now) {
             Applied::Done => Ok(()),
@@ -291,8 +286,7 @@ impl Limiter {
         batch.lowered = None;
         let Err(error) = applied else { return Ok(()) };
         let policy = self.failure_policy(bucket.request.domain, bucket.domain(), self.now());
-        let PlannedRequest { plan, batch } = &mut bucket.planned;
-        match (self.without_store(error, policy, plan, batch, now), policy) {
+        match (self.without_store(error, policy, &mut bucket.planned.batch, now), policy) {
             (Err(_), _) => Err(Reserved::Unknown),
             (Ok(_), OnStoreFailure::Allow) => Err(Reserved::Allow),
             (Ok(_), OnStoreFailure::Deny) => Err(Reserved::Deny),

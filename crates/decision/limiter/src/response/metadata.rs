@@ -9,10 +9,11 @@ use crate::{
     answer::{Code, MetadataDetail, Status},
     conclude::Conclusion,
     outcome::LimitOutcome,
-    plan::{CounterSource, Limited, Planned},
+    plan::{Limited, Planned},
     quota_groups::{BACKEND, GroupKey, MODEL},
     request::{Descriptor, LimitOverride},
 };
+use counters::Decider;
 use limit::{
     Limit, Unit,
     calendar::{Calendar, CalendarFields},
@@ -129,7 +130,7 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
         }
         Some(Planned::NoLimit) | None => ("no_rule", None),
     };
-    let held = outcome.and_then(|outcome| outcome.held(&conclusion.planned.batch));
+    let held = outcome.and_then(|outcome| outcome.held());
     let retry_after =
         outcome.filter(|outcome| outcome.decision.over).and_then(|outcome| outcome.retry_after());
     fields([
@@ -162,14 +163,16 @@ fn of_override(found: &Found) -> Value {
 }
 
 fn why(conclusion: &Conclusion<'_, '_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> &'static str {
-    match outcome.source {
+    match outcome.decider() {
         _ if outcome.decision.over && conclusion.scope.is_shadow(limited) => "shadow",
-        CounterSource::Assumed { .. } => "store_failure",
-        CounterSource::Uncounted => "not_counted",
-        CounterSource::KnownOver(_) => "local_cache",
-        CounterSource::Blocked(_) => "blocked",
-        CounterSource::Store(_) if outcome.decision.over => "over_limit",
-        CounterSource::Store(_) => "within_limit",
+        None => "blocked",
+        Some(Decider::Policy { .. }) => "store_failure",
+        Some(Decider::Neighbor | Decider::Block) => "not_counted",
+        Some(Decider::OverLimitCache) => "local_cache",
+        Some(Decider::Store | Decider::Transient | Decider::Fallback) if outcome.decision.over => {
+            "over_limit"
+        }
+        Some(Decider::Store | Decider::Transient | Decider::Fallback) => "within_limit",
     }
 }
 

@@ -73,9 +73,8 @@ impl Count for RemoteStore {
             let lost = *self.lost.lock().unwrap();
             match lost {
                 None => self.counters.apply(batch, now).await,
-                // Verdicts of a failed store are invalid.
                 Some(reason) => {
-                    batch.set_all(|check| check.limit.algorithm.assumed(true, check.hits, now));
+                    (0..batch.checks().len()).for_each(|index| batch.lose(index));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
                 }
             }

@@ -1,0 +1,262 @@
+//! What is found of a request's checks, and what is asked next.
+//!
+//! Stores ask for what is open and set what they find. Whatever fails stays open, so that the failure policy decides it
+//! beside what is known.
+
+use smallvec::SmallVec;
+
+use clock::Time;
+use limit::{Hits, Verdict};
+
+use crate::batch::{Batch, Check, Counting, Member, without_taking};
+use crate::holds::Held;
+
+/// How far a check is. Each begins as [`ToCount`](Self::ToCount) with its own hits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// To be read, because what counts depends on what others find. Becomes `Read`.
+    ToRead,
+    /// Nothing is counted yet. Becomes `ToCount` or `Decided`.
+    Read,
+    /// These hits are to be counted; a read has none. Becomes `Decided`.
+    ToCount(Hits),
+    /// The store did not answer. The failure policy decides.
+    Lost,
+    /// Counted, but another limit of the rule was over: the hits go back. Becomes `Decided`, also without a reply.
+    ToGiveBack,
+    Decided(Decider),
+}
+
+/// What decided a check.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Decider {
+    #[default]
+    Store,
+    /// A store, by what soon changes: leased hits, or hits of another request that are given back.
+    Transient,
+    OverLimitCache,
+    /// Another limit of its rule is over. Nothing is counted.
+    Neighbor,
+    /// An override refuses another descriptor of the request. Nothing is counted.
+    Block,
+    /// Counters in this process, while the store fails.
+    Fallback,
+    /// `allow` or `deny`, while the store fails.
+    Policy {
+        over: bool,
+    },
+}
+
+impl Check {
+    #[inline]
+    pub fn is_decided(&self) -> bool {
+        matches!(self.finding, Finding::Decided(_) | Finding::ToGiveBack)
+    }
+
+    /// What decided it; `None` if nothing has yet.
+    #[inline]
+    pub fn decider(&self) -> Option<Decider> {
+        match self.finding {
+            Finding::Decided(by) => Some(by),
+            Finding::ToGiveBack => Some(Decider::Transient),
+            _ => None,
+        }
+    }
+
+    /// The hits that a store has to send now.
+    #[inline]
+    pub fn asked(&self) -> Option<Hits> {
+        match self.finding {
+            Finding::ToRead => Some(Hits::Take(0)),
+            Finding::ToCount(hits) => Some(hits),
+            Finding::ToGiveBack => Some(Hits::Refund(self.hits.taken())),
+            Finding::Read | Finding::Lost | Finding::Decided(_) => None,
+        }
+    }
+
+    /// Converts the verdict of a read to that of rejected hits. For stores that cannot check the limits of a rule
+    /// atomically.
+    fn reject(&mut self) {
+        let full = Verdict { remaining: 0, ..self.verdict };
+        let retry_after = self.limit.algorithm.wait_after(full, self.hits.taken());
+        self.verdict = Verdict { admitted: false, consumed: false, retry_after, ..self.verdict };
+        self.finding = Finding::Decided(Decider::Transient);
+    }
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    reason = "indexes are those of the batch's checks; only a check that holds has found what is held"
+)]
+impl Batch {
+    pub fn is_decided(&self) -> bool {
+        self.checks.iter().all(Check::is_decided)
+    }
+
+    #[inline]
+    pub fn decide(&mut self, index: usize, by: Decider, verdict: Verdict) {
+        let check = &mut self.checks[index];
+        check.verdict = verdict;
+        check.finding = Finding::Decided(by);
+    }
+
+    #[inline]
+    pub fn decide_open(&mut self, by: Decider, mut verdict: impl FnMut(&Check) -> Verdict) {
+        for check in self.checks.iter_mut().filter(|check| !check.is_decided()) {
+            check.verdict = verdict(check);
+            check.finding = Finding::Decided(by);
+        }
+    }
+
+    /// What was read is the decision.
+    pub fn decide_read(&mut self) {
+        for check in self.checks.iter_mut().filter(|check| check.finding == Finding::Read) {
+            check.finding = Finding::Decided(self.decider);
+        }
+    }
+
+    /// What a store has found of a check that it was asked for.
+    #[inline]
+    pub fn found(&mut self, index: usize, verdict: Verdict) {
+        let check = &mut self.checks[index];
+        let was_over = check.finding == Finding::ToGiveBack && check.is_over();
+        check.verdict = verdict;
+        match check.finding {
+            Finding::ToRead => check.finding = Finding::Read,
+            // Even if other requests have refunded hits since.
+            Finding::ToGiveBack if was_over => check.reject(),
+            _ => check.finding = Finding::Decided(self.decider),
+        }
+    }
+
+    /// Corrects the verdict of a decided check.
+    pub fn correct(&mut self, index: usize, verdict: Verdict) {
+        self.checks[index].verdict = verdict;
+    }
+
+    /// A counter without the hits of its check, which depend on what others find.
+    pub fn read(&mut self, index: usize, verdict: Verdict) {
+        self.checks[index].finding = Finding::ToRead;
+        self.found(index, verdict);
+    }
+
+    /// What a check that holds would find.
+    pub fn looked(&mut self, index: usize, held: Held, now: Time) {
+        let verdict = held.verdict(&self.checks[index], now);
+        self.set_held(index, held);
+        self.read(index, verdict);
+    }
+
+    pub fn held(&mut self, index: usize, held: Held, now: Time) {
+        let verdict = held.verdict(&self.checks[index], now);
+        self.set_held(index, held);
+        self.decide(index, self.decider, verdict);
+    }
+
+    fn set_held(&mut self, index: usize, held: Held) {
+        self.checks[index].hold.as_mut().expect("the check holds").found = Some(held);
+    }
+
+    /// The store has not answered for a check, and is not asked again.
+    pub fn lose(&mut self, index: usize) {
+        let check = &mut self.checks[index];
+        match check.finding {
+            // It is over, whatever became of what goes back.
+            Finding::ToGiveBack => check.finding = Finding::Decided(Decider::Transient),
+            Finding::Decided(_) => {}
+            _ => check.finding = Finding::Lost,
+        }
+    }
+
+    /// Asks for these hits of a check, because others are counted elsewhere.
+    pub fn ask(&mut self, index: usize, hits: Hits) {
+        self.checks[index].finding = Finding::ToCount(hits);
+    }
+
+    /// Plans every check anew with these hits.
+    pub fn ask_all(&mut self, hits: impl Fn(&Check) -> Hits) {
+        for check in &mut self.checks {
+            check.hits = hits(check);
+            check.finding = Finding::ToCount(check.hits);
+        }
+    }
+
+    /// Counts nothing but refunds.
+    pub fn only_read(&mut self) {
+        for check in self.counted() {
+            check.finding = Finding::ToCount(without_taking(check.hits));
+        }
+    }
+
+    /// Reads the checks for which `is_read` is true before they count.
+    pub fn read_first(&mut self, is_read: impl Fn(&Check) -> bool) {
+        self.counted().filter(|check| is_read(check)).for_each(|check| check.finding = Finding::ToRead);
+    }
+
+    /// The open checks that do not hold.
+    fn counted(&mut self) -> impl Iterator<Item = &mut Check> {
+        self.checks.iter_mut().filter(|check| check.hold.is_none() && !check.is_decided())
+    }
+
+    /// Asks for the hits of checks that were read: for none of a rule whose limits have no room for all, and by
+    /// [`Counting::StopWhenOver`] only for those that go over their limits if the request is refused. Returns the indexes of
+    /// the first limits of rules that are asked.
+    pub fn count_after_read(&mut self) -> SmallVec<[usize; 4]> {
+        let is_refused =
+            self.counting == Counting::StopWhenOver && self.is_refused(|_, check| check.would_be_over());
+        let mut asked = SmallVec::new();
+        let mut next = 0;
+        while let Some(group) = self.group_at(next) {
+            next = group.end;
+            let checks = &mut self.checks[group.clone()];
+            if !checks.iter().any(|check| check.finding == Finding::Read && check.hold.is_none()) {
+                continue;
+            }
+            let is_over = |check: &Check| check.finding == Finding::Read && check.would_be_over();
+            let any_over = checks.iter().any(is_over);
+            if let [check @ Check { member: Member::Alone, .. }] = checks {
+                let hits = if is_refused && !any_over { without_taking(check.hits) } else { check.hits };
+                check.finding = Finding::ToCount(hits);
+            } else if any_over || is_refused && checks.iter().all(Check::takes) {
+                for check in checks {
+                    match check.finding {
+                        Finding::Read if check.would_be_over() => check.reject(),
+                        Finding::Read => check.finding = Finding::Decided(self.decider),
+                        _ => check.finding = Finding::Decided(Decider::Neighbor),
+                    }
+                }
+            } else if checks.iter().all(|check| check.finding == Finding::Read) {
+                for check in checks {
+                    check.finding = Finding::ToCount(check.hits);
+                }
+                asked.push(group.start);
+            }
+        }
+        asked
+    }
+
+    /// Asks for the hits back that the rules with these first limits have counted, if one of the limits was over after all,
+    /// because of other requests since the read.
+    pub fn give_back(&mut self, counted: &[usize]) {
+        for first in counted {
+            let Some(group) = self.group_at(*first) else { continue };
+            let (any_over, takes) =
+                (self.checks[group.clone()].iter().any(Check::is_over), self.checks[*first].takes());
+            for index in group.filter(|_| any_over && takes) {
+                let check = &mut self.checks[index];
+                if check.finding == Finding::Decided(self.decider) && check.verdict.consumed {
+                    check.finding = Finding::ToGiveBack;
+                    if let Some(lowered) = &self.lowered {
+                        lowered.add(self.checks[index].id, self.full_key(&self.checks[index]));
+                    }
+                }
+            }
+        }
+    }
+
+    /// True while hits go back.
+    pub fn gives_back(&self) -> bool {
+        self.checks.iter().any(|check| check.finding == Finding::ToGiveBack)
+    }
+}
