@@ -96,7 +96,7 @@ impl<'a> Conclusion<'a, '_> {
     /// What became of the hits of a descriptor.
     pub(super) fn hit_outcome(&self, index: usize, status: &Status) -> HitOutcome {
         let is_shadowed = || {
-            let is_shadow = self.limited(index).is_some_and(|limited| self.scope.is_shadow(limited));
+            let is_shadow = self.limited(index).is_some_and(|limited| limited.is_shadow);
             is_shadow && self.outcome(index).is_some_and(|outcome| outcome.decision.over)
         };
         match status.code {
@@ -137,7 +137,7 @@ impl<'a> Conclusion<'a, '_> {
 
     /// Microseconds until a descriptor would not reject the same request; the maximum if it always would.
     fn wait_again(&self, index: usize) -> u64 {
-        let Some(limited) = self.limited(index).filter(|limited| !self.scope.is_shadow(limited)) else {
+        let Some(limited) = self.limited(index).filter(|limited| !limited.is_shadow) else {
             return 0;
         };
         let waits = limited
@@ -204,7 +204,7 @@ impl Tally {
 
 fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> Status {
     Status {
-        code: if outcome.decision.over && !scope.is_shadow(limited) { Code::OverLimit } else { Code::Ok },
+        code: if outcome.decision.over && !limited.is_shadow { Code::OverLimit } else { Code::Ok },
         current_limit: Some(CurrentLimit {
             requests_per_unit: outcome.limit.requests_per_unit,
             unit: outcome.limit.unit,
@@ -233,7 +233,7 @@ fn count(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> boo
     if outcome.decider() == Some(Decider::OverLimitCache) {
         stats.add(RuleCounter::OverLimitWithLocalCache, decision.over_hits);
     }
-    let is_shadowed = decision.over && scope.is_shadow(limited);
+    let is_shadowed = decision.over && limited.is_shadow;
     if is_shadowed {
         stats.add(RuleCounter::ShadowMode, decision.over_hits);
     }

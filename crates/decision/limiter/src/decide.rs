@@ -13,11 +13,11 @@ use super::{
     decision_trace::{self, DecisionTrace},
     failure::FailureDecision,
     holds::{self, Closings, HoldToken},
+    matches::Matches,
     observe,
     observer::{Holding, Observed},
     over_limit_cache::{Lookups, OverLimitCache},
     plan::{self, Plan, Planned, PlannedRequest, Scope},
-    replacement::{self, Replacements},
     request::{OwnedRequest, Request, RequestError},
     response,
     waiting::{Concluded, Waiting},
@@ -53,7 +53,6 @@ struct WaitingRequest {
     served: Arc<Served>,
     /// The index of its domain.
     domain: usize,
-    replacements: Replacements,
     planned: PlannedRequest,
     /// The time of the whole decision.
     now: Time,
@@ -149,22 +148,25 @@ impl Limiter {
             cache.follow(served.attached.number);
         }
         let domain = served.rules.domain(request.domain);
-        let replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)
-            .inspect_err(|_| count_error(served, domain))?;
-        let scope = self.scope(served, &replacements, now);
+        let scope = self.scope(served, now);
         let descriptors = request.descriptors.len();
         // Filled in place: it is large to move.
         let mut planned =
             PlannedRequest { plan: Plan::with_capacity(descriptors), batch: self.batch(descriptors) };
+        let changes = (&*self.overrides, &self.policy);
+        let matches = Matches::of(request, domain, changes, planned.batch.keys(), now);
+        let matches = matches.inspect_err(|_| count_error(served, domain))?;
         let context = plan::Context { stats: &self.stats, closes, names: self.names };
-        plan::plan(request, domain, scope, &mut planned, &context);
+        plan::plan(request, &matches, scope, &mut planned, &context);
+        plan::count_hits(&planned.plan, scope);
         let Some(domain) = domain else {
             // Without limits to wait for, what is left to close goes to the queue.
             drop(closings);
             return Ok(Decided::Answer(self.answer_unknown_domain(request, scope, &planned)));
         };
         if let Some(trace) = trace {
-            trace.set_rules(request, domain, &planned.plan);
+            let rules = planned.plan.iter().map(|planned| scope.rule_of(planned));
+            trace.rules = rules.map(|rule| rule.map(|rule| rule.full_key.clone())).collect();
         }
         let PlannedRequest { plan, batch } = &mut planned;
         self.decide_known(batch, now);
@@ -179,7 +181,7 @@ impl Limiter {
         let domain = domain.index;
         if !is_applied {
             let (request, served) = (OwnedRequest::new(request), Arc::clone(served));
-            let waiting = WaitingRequest { request, served, domain, replacements, planned, now, token };
+            let waiting = WaitingRequest { request, served, domain, planned, now, token };
             let waiting = Some(Box::new(waiting));
             return Ok(wait(Pending { closings, waiting, descriptors }));
         }
@@ -189,13 +191,8 @@ impl Limiter {
         Ok(Decided::Answer(answer))
     }
 
-    pub(super) fn scope<'a>(
-        &'a self,
-        served: &'a Served,
-        replacements: &'a Replacements,
-        now: Time,
-    ) -> Scope<'a> {
-        Scope { served, replacements, policy: &self.policy, now }
+    pub(super) fn scope<'a>(&'a self, served: &'a Served, now: Time) -> Scope<'a> {
+        Scope { served, policy: &self.policy, now }
     }
 
     fn batch(&self, descriptors: usize) -> Batch {
@@ -248,7 +245,7 @@ impl Limiter {
         applied: Result<(), StoreError>,
         trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        let WaitingRequest { request, served, domain, replacements, planned, now, token } = waiting;
+        let WaitingRequest { request, served, domain, planned, now, token } = waiting;
         let PlannedRequest { plan, batch } = planned;
         let request = LazyCell::new(|| request.borrowed());
         let failure = match applied {
@@ -281,7 +278,7 @@ impl Limiter {
         if let (Some(failure), Some(trace)) = (failure, trace) {
             trace.failure = Some(failure.names());
         }
-        let scope = self.scope(served, replacements, *now);
+        let scope = self.scope(served, *now);
         let mut answer = self.answer(&request, scope, Some(*domain), planned, failure);
         if planned.batch.may_hold() {
             self.give_hold(&mut answer, token.take(), &planned.batch);

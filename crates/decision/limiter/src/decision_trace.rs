@@ -2,13 +2,11 @@
 
 use std::{future::poll_fn, sync::Arc, task::Poll, time::Instant};
 
-use super::{plan::Planned, request::Request};
 use counters::{StoreError, StoreFuture};
-use rules::model::Domain;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct DecisionTrace {
-    /// The full key of each descriptor's rule, in the request's order; `None` without a rule or with an override.
+    /// The full key of each descriptor's rule, in the request's order; `None` without a rule, or with the request's own limit.
     pub rules: Vec<Option<Arc<str>>>,
     /// The wait for the store, if it did not answer at once.
     pub wait: Option<Wait>,
@@ -21,20 +19,6 @@ pub struct Wait {
     pub times: [Instant; 2],
     pub checks: usize,
     pub error: Option<Arc<str>>,
-}
-
-impl DecisionTrace {
-    /// Sets the matched rules. They are looked up again, so that plans of untraced requests need not contain them.
-    pub(super) fn set_rules(&mut self, request: &Request<'_>, domain: &Domain, plan: &[Planned]) {
-        let mut scratch = String::new();
-        let keys = request.descriptors.iter().zip(plan).map(|(descriptor, planned)| {
-            let by_rule =
-                descriptor.limit.is_none() && !matches!(planned, Planned::NoLimit | Planned::Closes);
-            let found = by_rule.then(|| domain.find(&descriptor.entries, &mut scratch)).flatten();
-            found.map(|found| found.rule.full_key.clone())
-        });
-        self.rules = keys.collect();
-    }
 }
 
 /// Waits for a store, and adds the wait to the trace.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::{
     Limiter, Served,
+    matches::Matches,
     outcome::outcome,
     plan::{self, LimitCheck, Plan, Planned, PlannedRequest},
-    replacement::{self, Replacement, Replacements},
     request::{Request, RequestError},
 };
 use clock::Time;
@@ -50,7 +50,6 @@ pub struct ListedHold {
 /// A request whose hits are 0, planned as those that count are.
 struct Reading {
     served: Arc<Served>,
-    replacements: Replacements,
     overridden: Vec<Option<Found>>,
     planned: PlannedRequest,
     now: Time,
@@ -61,21 +60,24 @@ impl Limiter {
         let request = &without_hits(request);
         let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
         let served = self.source.current().ok_or(RequestError::NoRules)?;
-        let (replacements, overridden) = self.replacements(request, &served, now)?;
+        self.policy.bounds.check(request)?;
         let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
+        let (domain, changes) = (served.rules.domain(request.domain), (&*self.overrides, &self.policy));
+        let mut matches = Matches::of(request, domain, changes, planned.batch.keys(), now)?;
+        let mut overridden = without_exemptions(&mut matches);
+        overridden.resize(request.descriptors.len(), None);
         let context = plan::Context { stats: &stats, closes: false, names: true };
-        let domain = served.rules.domain(request.domain);
-        let scope = self.scope(&served, &replacements, now);
-        plan::plan(request, domain, scope, &mut planned, &context);
-        Ok(Reading { served, replacements, overridden, planned, now })
+        plan::plan(request, &matches, self.scope(&served, now), &mut planned, &context);
+        drop(matches);
+        Ok(Reading { served, overridden, planned, now })
     }
 
     /// Reads the counters of a request's descriptors, without counting.
     #[expect(clippy::expect_used, reason = "overrides without counters are not planned here")]
     pub async fn counters(&self, request: &Request<'_>) -> Result<Vec<Counters>, RequestError> {
-        let Reading { served, replacements, overridden, planned, now } = self.reading(request)?;
+        let Reading { served, overridden, planned, now } = self.reading(request)?;
         let PlannedRequest { plan, mut batch } = planned;
-        let scope = self.scope(&served, &replacements, now);
+        let scope = self.scope(&served, now);
         batch.counting = Counting::ReadOnly;
         if !batch.checks().is_empty() {
             self.store.apply(&mut batch, now).await.map_err(RequestError::Store)?;
@@ -106,9 +108,8 @@ impl Limiter {
 
     /// The open holds of the limits of a request's descriptors, at most `most` of each.
     pub async fn holds(&self, request: &Request<'_>, most: usize) -> Result<Vec<ListedHold>, RequestError> {
-        let Reading { served, replacements, planned: PlannedRequest { plan, batch }, now, .. } =
-            self.reading(request)?;
-        let scope = self.scope(&served, &replacements, now);
+        let Reading { served, planned: PlannedRequest { plan, batch }, now, .. } = self.reading(request)?;
+        let scope = self.scope(&served, now);
         let open = self.store.list_holds(&batch, most, now).await.map_err(RequestError::Store)?;
         let limit_of = |index: usize| {
             let limited = plan.iter().filter_map(|planned| match planned {
@@ -161,34 +162,21 @@ impl Limiter {
             cache.forget(refunds, self.now());
         }
     }
+}
 
-    /// The replacements of the rules' limits, and the override of each descriptor. Overrides without counters are no
-    /// replacements here, so that the rule's counters are found.
-    fn replacements(
-        &self,
-        request: &Request<'_>,
-        served: &Served,
-        now: Time,
-    ) -> Result<(Replacements, Vec<Option<Found>>), RequestError> {
-        self.policy.bounds.check(request)?;
-        let domain = served.rules.domain(request.domain);
-        let mut replacements = replacement::of(request, domain, (&self.overrides, &self.policy), now)?;
-        replacements.all.resize_with(request.descriptors.len(), || None);
-        let operator = |one: &mut Option<Replacement>| {
-            let found = one.as_ref()?.operator()?.clone();
-            if matches!(found.action, Action::Block | Action::Allow) {
-                *one = None;
-            }
-            Some(found)
-        };
-        let switch = replacements.switch.take();
-        let is_switched =
-            |found: &Option<Found>| found.as_ref().is_none_or(|found| found.action != Action::Block);
-        let overridden = replacements.all.iter_mut().map(operator);
-        let overridden = overridden.map(|found| switch.clone().filter(|_| is_switched(&found)).or(found));
-        let overridden = overridden.collect();
-        Ok((replacements, overridden))
-    }
+/// Removes overrides without counters and the switch, so that the rules' counters are found. Returns what overrides each
+/// descriptor.
+fn without_exemptions(matches: &mut Matches<'_>) -> Vec<Option<Found>> {
+    let switch = matches.switch.take();
+    let overridden = matches.all.iter_mut().map(|matched| {
+        let found = matched.overridden().cloned();
+        let action = found.as_ref().map(|found| found.action);
+        if matches!(action, Some(Action::Block | Action::Allow)) {
+            matched.replacement = None;
+        }
+        switch.clone().filter(|_| action != Some(Action::Block)).or(found)
+    });
+    overridden.collect()
 }
 
 /// The same request with 0 hits, which reads.

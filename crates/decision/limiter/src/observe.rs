@@ -120,8 +120,8 @@ fn shown_override(
 ) -> Option<OverrideShown> {
     let (request, entries) = (&**conclusion.request, conclusion.request.entries(index));
     let domain = conclusion.scope.served.rules.domain(request.domain)?;
-    let matched = || domain.find(entries, &mut String::new());
-    let one = overrides.view(now)?.deciding(request.domain, entries, matched)?;
+    let matched = domain.find(entries, &mut String::new());
+    let one = overrides.view(now)?.deciding(request.domain, entries, matched.as_ref())?;
     let target = &one.target;
     let entries = target.entries().iter().map(|(key, value)| (key.clone(), value.text().map(Box::from)));
     Some(OverrideShown {

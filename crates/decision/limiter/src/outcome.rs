@@ -85,7 +85,7 @@ pub(super) struct LimitOutcome<'a> {
 /// part remaining, because it will be the first to reject.
 pub(super) fn governing<'a>(
     scope: Scope<'a>,
-    limited: &Limited,
+    limited: &'a Limited,
     batch: &'a Batch,
 ) -> Option<LimitOutcome<'a>> {
     let outcomes = limited.limits.iter().map(|check| outcome(scope, limited, check, batch));
@@ -94,7 +94,7 @@ pub(super) fn governing<'a>(
 
 pub(super) fn outcome<'a>(
     scope: Scope<'a>,
-    limited: &Limited,
+    limited: &'a Limited,
     check: &LimitCheck,
     batch: &'a Batch,
 ) -> LimitOutcome<'a> {

@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use super::{
     Policy, Served,
     counter_key::CounterKey,
-    holds, quota_groups,
-    replacement::{By, Replacement, Replacements},
+    holds,
+    matches::{Match, Matches},
+    quota_groups,
     request::{Entry, Request},
 };
 use clock::Time;
@@ -18,7 +19,7 @@ use counters::{Batch, Counting};
 use limit::{Fit, Hits, Kind, Limit, Limits, Verdict};
 use metrics::{RuleCounter, RuleStats, Stats};
 use overrides::{Action, Found};
-use rules::{Matched, Rule, RuleId, model::Domain};
+use rules::{Rule, RuleId};
 
 /// The plan of each descriptor, in the request's order. It owns what it needs, so that a decision can wait for its
 /// store. Room for one without an allocation: requests that wait are many.
@@ -41,21 +42,21 @@ pub(super) enum Planned {
 pub(super) struct Limited {
     /// At least one.
     pub(super) limits: SmallVec<[LimitCheck; 1]>,
-    of: LimitsOf,
+    /// Limits of an override or the request, instead of the rule's.
+    replacing: Option<Box<Limits>>,
     pub(super) hits: Hits,
     pub(super) stats: Handle,
     /// The rule; `None` for limits without one.
     pub(super) rule: Option<RuleId>,
     pub(super) overridden: Option<Found>,
+    /// The switch of its domain that shadows it.
+    pub(super) switch: Option<Box<Found>>,
+    /// Never rejects a request.
+    pub(super) is_shadow: bool,
+    /// By the rule or `QUOTA_MODE`. A block is none: it rejects the request even if other quotas have hits left.
+    is_quota: bool,
     /// The response has the rule's metadata.
     pub(super) has_metadata: bool,
-}
-
-#[derive(Clone, Copy)]
-enum LimitsOf {
-    Rule(RuleId),
-    /// The replacement for the descriptor at this index.
-    Replacement(usize),
 }
 
 #[derive(Clone, Copy)]
@@ -99,7 +100,6 @@ pub(super) struct PlannedRequest {
 #[derive(Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub(super) served: &'a Served,
-    pub(super) replacements: &'a Replacements,
     pub(super) policy: &'a Policy,
     /// The time of the whole decision.
     pub(super) now: Time,
@@ -112,13 +112,8 @@ impl<'a> Scope<'a> {
 
     /// The limit of a check as it is written. [`Limit::at`] is the one in force.
     #[expect(clippy::expect_used, reason = "a plan refers to limits that exist in its scope")]
-    pub(super) fn limit(self, limited: &Limited, check: &LimitCheck) -> &'a Limit {
-        let limits = match limited.of {
-            LimitsOf::Rule(id) => self.rule(id).limits(),
-            LimitsOf::Replacement(index) => {
-                self.replacements.get(index).and_then(|replacement| replacement.limits.as_ref())
-            }
-        };
+    pub(super) fn limit(self, limited: &'a Limited, check: &LimitCheck) -> &'a Limit {
+        let limits = limited.replacing.as_deref().or_else(|| self.rule_of_limits(limited)?.limits());
         limits.and_then(|limits| limits.get(check.index)).expect("the limit of a check")
     }
 
@@ -144,28 +139,11 @@ impl<'a> Scope<'a> {
         limited.rule.map(|id| self.rule(id))
     }
 
-    /// True for a quota, by its rule or `QUOTA_MODE`. A block is not one: it rejects the request even if other quotas have
-    /// hits left.
     pub(super) fn is_quota(self, planned: &Planned) -> bool {
-        let quota_mode = self.policy.quota_mode;
         match planned {
             Planned::Closes => false,
-            Planned::Limited(limited) => {
-                !limited.is_blocked()
-                    && (quota_mode || self.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode))
-            }
-            _ => quota_mode,
-        }
-    }
-
-    /// True if the rule or its override never rejects a request.
-    pub(super) fn is_shadow(self, limited: &Limited) -> bool {
-        match limited.overridden.as_ref().map(|found| found.action) {
-            Some(Action::Block) => false,
-            Some(Action::Shadow) => true,
-            // A switch that allows leaves only blocks.
-            _ if self.replacements.switch.is_some() => true,
-            _ => self.rule_of_limits(limited).is_some_and(|rule| rule.shadow_mode),
+            Planned::Limited(limited) => limited.is_quota,
+            _ => self.policy.quota_mode,
         }
     }
 }
@@ -173,22 +151,24 @@ impl<'a> Scope<'a> {
 /// Plans each descriptor of a request, and fills the batch with its checks.
 pub(super) fn plan(
     request: &Request<'_>,
-    domain: Option<&Domain>,
+    matches: &Matches<'_>,
     scope: Scope<'_>,
     PlannedRequest { plan, batch }: &mut PlannedRequest,
     context: &Context<'_>,
 ) {
-    let Some(domain) = domain else {
+    if matches.all.is_empty() {
         plan.extend(request.descriptors.iter().map(|_| Planned::NoLimit));
         return;
-    };
+    }
     if context.names {
         // One allocation for the keys of most requests.
         batch.keys().reserve((request.descriptors.len() + 1) * 64);
     }
-    let planner = Planner { request, domain, scope, context };
-    let replaced = planner.replaced(batch.keys());
-    plan.extend((0..request.descriptors.len()).map(|index| planner.descriptor(index, &replaced, batch)));
+    // The names of limits that rules of the request replace.
+    let rules = matches.all.iter().filter_map(Match::rule_in_force);
+    let replaced: SmallVec<[&str; 4]> = rules.flat_map(|rule| &rule.replaces).map(|name| &**name).collect();
+    let planner = Planner { request, switch: matches.switch.as_ref(), replaced: &replaced, scope, context };
+    plan.extend(matches.all.iter().enumerate().map(|(index, one)| planner.descriptor(index, one, batch)));
     if scope.policy.shadow_mode && batch.may_hold() {
         // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
         batch.refuse_nothing();
@@ -199,93 +179,88 @@ pub(super) fn plan(
 
 struct Planner<'p, 'm> {
     request: &'p Request<'m>,
-    domain: &'p Domain,
+    switch: Option<&'p Found>,
+    replaced: &'p [&'p str],
     scope: Scope<'p>,
     context: &'p Context<'p>,
 }
 
-impl<'p> Planner<'p, '_> {
-    fn find(&self, index: usize, scratch: &mut String) -> RuleMatch<'p> {
-        let replacement = self.scope.replacements.get(index);
-        // A limit of the request has no rule.
-        let has_rule = replacement.is_none_or(|replacement| replacement.by != By::Request);
-        let matched = if has_rule { self.domain.find(self.request.entries(index), scratch) } else { None };
-        RuleMatch { matched, replacement }
-    }
-
-    /// The names of limits that rules of the request replace: known before any descriptor is planned.
-    fn replaced(&self, scratch: &mut String) -> SmallVec<[&'p str; 4]> {
-        let mut replaced = SmallVec::new();
-        if self.domain.has_replaces {
-            for index in 0..self.request.descriptors.len() {
-                let rule = self.find(index, scratch).rule_in_force();
-                replaced.extend(rule.into_iter().flat_map(|rule| rule.replaces.iter().map(|name| &**name)));
-            }
-        }
-        replaced
-    }
-
-    fn descriptor(&self, index: usize, replaced: &[&str], batch: &mut Batch) -> Planned {
+impl Planner<'_, '_> {
+    fn descriptor(&self, index: usize, matched: &Match<'_>, batch: &mut Batch) -> Planned {
         if self.context.closes && holds::closes(self.request.descriptor(index)) {
             return Planned::Closes;
         }
-        let rule_match = self.find(index, batch.keys());
-        let overridden = rule_match.overridden();
+        let overridden = matched.overridden();
         if let Some(found @ Found { action: Action::Allow, .. }) = overridden {
-            return Planned::Allowed(rule_match.id(), found.clone());
+            return Planned::Allowed(matched.id(), found.clone());
         }
         let is_blocked = overridden.is_some_and(|found| found.action == Action::Block);
-        let Some(limits) = rule_match.limits() else {
-            return rule_match.id().map_or(Planned::NoLimit, Planned::Unlimited);
+        let Some(limits) = matched.limits() else {
+            return matched.id().map_or(Planned::NoLimit, Planned::Unlimited);
         };
-        if let Some(switch @ Found { action: Action::Allow, .. }) = &self.scope.replacements.switch
+        if let Some(switch @ Found { action: Action::Allow, .. }) = self.switch
             && !is_blocked
         {
-            return Planned::Allowed(rule_match.id(), switch.clone());
+            return Planned::Allowed(matched.id(), switch.clone());
         }
-        let may_be_replaced = !replaced.is_empty() && !is_blocked;
+        let may_be_replaced = !self.replaced.is_empty() && !is_blocked;
         let is_replaced = |limit: &&Limit| {
-            may_be_replaced && limit.name.as_deref().is_some_and(|name| replaced.contains(&name))
+            may_be_replaced && limit.name.as_deref().is_some_and(|name| self.replaced.contains(&name))
         };
         if may_be_replaced && limits.iter().all(|limit| is_replaced(&limit)) {
-            return rule_match.id().map_or(Planned::NoLimit, Planned::Replaced);
+            return matched.id().map_or(Planned::NoLimit, Planned::Replaced);
         }
         let limits = limits.iter().enumerate().filter(|(_, limit)| !is_replaced(limit));
         let limits = limits.map(|(index, limit)| (index, limit.at(self.scope.now)));
-        Planned::Limited(self.limited(index, &rule_match, limits, batch))
+        Planned::Limited(self.limited(index, matched, limits, batch))
     }
 
-    fn limited<'r>(
+    fn limited<'l>(
         &self,
         index: usize,
-        rule_match: &RuleMatch<'r>,
-        limits: impl Iterator<Item = (usize, &'r Limit)>,
+        matched: &Match<'_>,
+        limits: impl Iterator<Item = (usize, &'l Limit)>,
         batch: &mut Batch,
     ) -> Limited {
         let Self { request, scope, .. } = *self;
-        let hits = hits_of(request, index, rule_match.limits().map(Limits::first));
-        let stats = stats_handle(request, index, rule_match, scope, hits, batch.keys(), self.context.stats);
-        let overridden = rule_match.overridden().cloned();
-        let has_metadata = rule_match.matched.as_ref().is_some_and(|matched| matched.metadata().is_some());
-        let of = match rule_match.id().filter(|_| rule_match.replaced().is_none()) {
-            Some(id) => LimitsOf::Rule(id),
-            None => LimitsOf::Replacement(index),
+        let rule = matched.rule();
+        let action = matched.overridden().map(|found| found.action);
+        let mut limited = Limited {
+            limits: SmallVec::new(),
+            replacing: matched.replacing_limits().map(|limits| Box::new(limits.clone())),
+            hits: hits_of(request, index, matched.limits().map(Limits::first)),
+            stats: stats_handle(request, index, matched, scope, batch.keys(), self.context.stats),
+            rule: matched.id(),
+            overridden: matched.overridden().cloned(),
+            switch: self.switch.map(|switch| Box::new(switch.clone())),
+            is_shadow: match action {
+                Some(Action::Block) => false,
+                Some(Action::Shadow) => true,
+                // A switch that allows leaves only blocks.
+                _ => self.switch.is_some() || rule.is_some_and(|rule| rule.shadow_mode),
+            },
+            is_quota: action != Some(Action::Block)
+                && (scope.policy.quota_mode || rule.is_some_and(|rule| rule.quota_mode)),
+            has_metadata: matched.matched.as_ref().is_some_and(|matched| matched.metadata().is_some()),
         };
-        let (checks, rule) = (SmallVec::new(), rule_match.id());
-        let mut limited = Limited { limits: checks, of, hits, stats, rule, overridden, has_metadata };
         if limited.is_blocked() {
             limited.limits.extend(limits.take(1).map(|(index, _)| LimitCheck { index, check: None }));
             return limited;
         }
         let first = batch.checks().len();
-        let fit = fit(request, index, scope, &limited);
+        // What it means for the request that its limits are over, as `conclude` decides it.
+        let fit = match limited {
+            Limited { is_shadow: true, .. } => Fit::Always,
+            Limited { is_quota: true, .. } => candidate(request, index, scope.policy),
+            _ => Fit::Must,
+        };
         // A loop: to collect would make a single limit, the usual case, cost as much as several.
         limits.for_each(|(at, limit)| {
-            let check = self.check(index, rule_match, &limited, limit, batch);
+            let check = self.check(index, matched, &limited, limit, batch);
             batch.set_fit(check, fit);
             limited.limits.push(LimitCheck { index: at, check: Some(check) });
         });
-        if rule_match.limits().is_some_and(Limits::are_several) {
+        if matched.limits().is_some_and(Limits::are_several) {
             batch.group(first);
         }
         limited
@@ -296,7 +271,7 @@ impl<'p> Planner<'p, '_> {
     fn check(
         &self,
         index: usize,
-        rule_match: &RuleMatch<'_>,
+        matched: &Match<'_>,
         limited: &Limited,
         limit: &Limit,
         batch: &mut Batch,
@@ -306,8 +281,8 @@ impl<'p> Planner<'p, '_> {
             prefix: &scope.policy.key_prefix,
             domain: request.domain,
             entries: request.entries(index),
-            matched: rule_match.matched.as_ref(),
-            own_levels: rule_match.own_levels(),
+            matched: matched.matched.as_ref(),
+            own_levels: matched.own_levels(),
             limit,
         };
         let start = batch.keys().len();
@@ -322,10 +297,10 @@ impl<'p> Planner<'p, '_> {
         }
         let hits = if limit.holds { hits_of(request, index, Some(limit)) } else { limited.hits };
         // All limits of a domain that have no rule count as one rule.
-        let rule_hash = rule_match.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
+        let rule_hash = matched.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
         let check = batch.push(key.ids(scope.now), start..end, limit, rule_hash, hits);
         if limit.hold.is_some() {
-            let name = rule_match.rule().map_or(request.domain, |rule| &rule.full_key);
+            let name = matched.rule().map_or(request.domain, |rule| &rule.full_key);
             if let Some(hold) = holds::hold_of(limit, hits, name) {
                 batch.hold(check, hold);
             }
@@ -340,7 +315,7 @@ fn add_free_candidates(request: &Request<'_>, scope: Scope<'_>, plan: &Plan, bat
         let is_free = match planned {
             // No candidates, as in the Go service.
             Planned::Unlimited(_) | Planned::Allowed(..) => false,
-            Planned::Limited(limited) => scope.is_shadow(limited),
+            Planned::Limited(limited) => limited.is_shadow,
             Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => true,
         };
         if is_free && scope.is_quota(planned) {
@@ -363,48 +338,6 @@ pub(super) struct Context<'a> {
     pub(super) names: bool,
 }
 
-/// The rule that a descriptor matches, and the replacement of the rule's limits.
-struct RuleMatch<'r> {
-    matched: Option<Matched<'r>>,
-    replacement: Option<&'r Replacement>,
-}
-
-impl<'r> RuleMatch<'r> {
-    fn limits(&self) -> Option<&'r Limits> {
-        self.replaced().or_else(|| self.rule_in_force()?.limits())
-    }
-
-    /// A rule for overrides alone is in force for descriptors that have one.
-    fn rule_in_force(&self) -> Option<&'r Rule> {
-        self.rule().filter(|rule| !rule.overrides_only || self.overridden().is_some())
-    }
-
-    fn replaced(&self) -> Option<&'r Limits> {
-        self.replacement.and_then(|replacement| replacement.limits.as_ref())
-    }
-
-    fn overridden(&self) -> Option<&'r Found> {
-        self.replacement?.operator()
-    }
-
-    fn rule(&self) -> Option<&'r Rule> {
-        self.matched.as_ref().map(|matched| matched.rule)
-    }
-
-    fn id(&self) -> Option<RuleId> {
-        self.rule().map(|rule| rule.id)
-    }
-
-    /// A bit for each level whose value is in the counter's key although the rule's counter is shared by its values: an
-    /// override for one value has its own counter.
-    fn own_levels(&self) -> u32 {
-        match self.overridden() {
-            Some(Found { action: Action::Limit { .. }, exact_levels, .. }) => *exact_levels,
-            _ => 0,
-        }
-    }
-}
-
 /// The hits of a descriptor: of a limit that holds, the estimate.
 fn hits_of(request: &Request<'_>, index: usize, limit: Option<&Limit>) -> Hits {
     let descriptor = request.descriptor(index);
@@ -418,34 +351,21 @@ fn hits_of(request: &Request<'_>, index: usize, limit: Option<&Limit>) -> Hits {
     }
 }
 
-/// What it means for the request that the limits of a descriptor are over, as `conclude` decides it.
-fn fit(request: &Request<'_>, index: usize, scope: Scope<'_>, limited: &Limited) -> Fit {
-    if scope.is_shadow(limited) {
-        Fit::Always
-    } else if scope.policy.quota_mode || scope.rule_of_limits(limited).is_some_and(|rule| rule.quota_mode) {
-        candidate(request, index, scope.policy)
-    } else {
-        Fit::Must
-    }
-}
-
-/// The statistics that count this descriptor, with its hits added or refunded. `scratch` is working memory.
+/// The statistics that count this descriptor. `scratch` is working memory.
 #[expect(clippy::expect_used, reason = "`scratch` only grows until it is truncated")]
 fn stats_handle(
     request: &Request<'_>,
     index: usize,
-    rule_match: &RuleMatch<'_>,
+    matched: &Match<'_>,
     scope: Scope<'_>,
-    hits: Hits,
     scratch: &mut String,
     stats: &Stats,
 ) -> Handle {
     let entries = request.entries(index);
     let start = scratch.len();
-    match &rule_match.matched {
+    match &matched.matched {
         Some(matched) if matched.is_as_written() => {
-            if let Some(attached) = scope.served.attached.stats(matched.rule.id) {
-                count_hits(attached, hits);
+            if scope.served.attached.stats(matched.rule.id).is_some() {
                 return Handle::Attached(matched.rule.id);
             }
             scratch.push_str(&matched.rule.full_key);
@@ -454,13 +374,12 @@ fn stats_handle(
         None => {
             // There may be a million overrides, so their values are not part of the name. Those of a request's limit
             // are, as in the Go service, while they have room.
-            if rule_match.overridden().is_none() {
+            if matched.overridden().is_none() {
                 write_name(request.domain, entries, true, scratch);
                 let name = scratch.get(start..).expect("the name was appended");
                 let found = stats.of_override(request.domain, name, scope.now);
                 scratch.truncate(start);
                 if let Some(found) = found {
-                    count_hits(&found, hits);
                     return Handle::LookedUp(found);
                 }
             }
@@ -470,7 +389,6 @@ fn stats_handle(
     let name = scratch.get(start..).expect("the name was appended");
     let found = stats.dynamic(request.domain, name, scope.now);
     scratch.truncate(start);
-    count_hits(&found, hits);
     Handle::LookedUp(found)
 }
 
@@ -487,9 +405,13 @@ fn write_name(domain: &str, entries: &[Entry<'_>], has_values: bool, into: &mut 
     }
 }
 
-fn count_hits(stats: &RuleStats, hits: Hits) {
-    match hits {
-        Hits::Take(hits) => stats.add(RuleCounter::TotalHits, hits),
-        Hits::Refund(hits) => stats.add(RuleCounter::TotalNegativeHits, hits),
+/// Counts the hits of each descriptor in the statistics of its rule, also if the store fails.
+pub(super) fn count_hits(plan: &Plan, scope: Scope<'_>) {
+    for planned in plan {
+        let Planned::Limited(limited) = planned else { continue };
+        match limited.hits {
+            Hits::Take(hits) => scope.stats(limited).add(RuleCounter::TotalHits, hits),
+            Hits::Refund(hits) => scope.stats(limited).add(RuleCounter::TotalNegativeHits, hits),
+        }
     }
 }

@@ -6,9 +6,9 @@
 use super::{
     Policy, Served,
     answer::Answer,
-    conclude, plan,
-    plan::{LimitCheck, Plan, Planned, PlannedRequest, Scope},
-    replacement,
+    conclude,
+    matches::Matches,
+    plan::{self, LimitCheck, Plan, Planned, PlannedRequest, Scope},
     request::{Request, RequestError},
     response,
 };
@@ -45,18 +45,18 @@ pub fn preview(
     policy.bounds.check(request)?;
     let stats = Stats::new(StatsOptions::default());
     let domain = served.rules.domain(request.domain);
-    let replacements = replacement::of(request, domain, (overrides, policy), now)?;
     let context = plan::Context { stats: &stats, closes: true, names: true };
-    let scope = Scope { served, replacements: &replacements, policy, now };
+    let scope = Scope { served, policy, now };
     let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
-    plan::plan(request, domain, scope, &mut planned, &context);
+    let matches = Matches::of(request, domain, (overrides, policy), planned.batch.keys(), now)?;
+    plan::plan(request, &matches, scope, &mut planned, &context);
     let PlannedRequest { plan, batch } = &planned;
     let counters = plan.iter().map(|planned| counters(scope, planned, batch)).collect();
     let overrides = plan.iter().map(|planned| overridden(scope, planned, batch)).collect();
     planned.batch.decide_open(Decider::Store, |check| check.limit.algorithm.assumed(true, check.hits, now));
     let conclusion = conclude::conclude(&request, scope, &planned, &stats);
     let over_limit = response::answer(conclusion);
-    Ok(Preview { counters, overrides, switch: replacements.switch, over_limit })
+    Ok(Preview { counters, overrides, switch: matches.switch, over_limit })
 }
 
 fn counters(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Vec<Option<String>> {

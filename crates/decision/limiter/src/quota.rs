@@ -4,14 +4,15 @@
 //! A bucket is planned as a request of one descriptor, so it has the rule, the overrides and the counters that
 //! `ShouldRateLimit` has.
 
-use std::{mem, sync::Arc};
+use std::sync::Arc;
 
 use tracing::warn;
 
 use super::{
-    Limiter, Served, conclude, observe,
-    plan::{self, Limited, Plan, Planned, PlannedRequest, Scope},
-    replacement::{self, Replacements},
+    Limiter, Served, conclude,
+    matches::Matches,
+    observe,
+    plan::{self, Limited, Plan, Planned, PlannedRequest},
     request::{Descriptor, Entry, Request},
 };
 use clock::Time;
@@ -64,7 +65,6 @@ pub enum Reserved {
 struct BucketPlan<'b> {
     request: Request<'b>,
     served: Arc<Served>,
-    replacements: Replacements,
     planned: PlannedRequest,
 }
 
@@ -89,8 +89,8 @@ impl Limiter {
 
     pub fn quota_rule(&self, bucket: &QuotaBucket, now: Time) -> QuotaRule {
         let Some(bucket) = self.plan_bucket(bucket, Hits::Take(0), now) else { return QuotaRule::Allowed };
-        let scope = self.scope(&bucket.served, &bucket.replacements, now);
-        let Some(limited) = bucket.limited().filter(|limited| !self.never_refuses(scope, limited)) else {
+        let scope = self.scope(&bucket.served, now);
+        let Some(limited) = bucket.limited().filter(|limited| !self.never_refuses(limited)) else {
             return QuotaRule::Allowed;
         };
         let limits = || limited.limits.iter().map(|check| scope.limit(limited, check).at(now));
@@ -113,8 +113,8 @@ impl Limiter {
         })
     }
 
-    fn never_refuses(&self, scope: Scope<'_>, limited: &Limited) -> bool {
-        self.policy.shadow_mode || scope.is_shadow(limited)
+    fn never_refuses(&self, limited: &Limited) -> bool {
+        self.policy.shadow_mode || limited.is_shadow
     }
 
     /// Takes hits of the bucket's counters, at most this many, in the windows of `at`, which is now or in a window that
@@ -165,7 +165,6 @@ impl Limiter {
     /// Gives hits back that were reserved at `at` and not assigned, to the windows that have not ended since.
     pub async fn give_back(self: &Arc<Self>, bucket: &QuotaBucket, hits: u64, at: Time) {
         let now = self.now();
-        // Planned without hits: the plan would count them as a caller's refund.
         let Some(mut bucket) = self.plan_bucket(bucket, Hits::Take(0), at) else { return };
         let lasts = |limit: &limit::Rate| match limit.algorithm {
             Algorithm::FixedWindow(window) => window.period.end(at) > now,
@@ -197,15 +196,14 @@ impl Limiter {
         };
         if let Some(Planned::Limited(limited)) = bucket.planned.plan.first_mut() {
             // A request of a concurrency limit is one hit, whatever it says.
-            let counted = mem::replace(&mut limited.hits, Hits::Take(hits)).taken();
-            let scope = self.scope(&bucket.served, &bucket.replacements, now);
-            scope.stats(limited).add(RuleCounter::TotalHits, hits - counted);
+            limited.hits = Hits::Take(hits);
         }
+        plan::count_hits(&bucket.planned.plan, self.scope(&bucket.served, now));
         let admitted = code == ResponseCode::Ok;
         let verdict = Verdict { admitted, ..Verdict::default() };
         bucket.planned.batch.ask_all(|_| Hits::Take(hits));
         bucket.planned.batch.decide_open(Decider::Store, |_| verdict);
-        let scope = self.scope(&bucket.served, &bucket.replacements, now);
+        let scope = self.scope(&bucket.served, now);
         if let Some(domain) = bucket.domain()
             && let Some(stats) = bucket.served.attached.domains.get(domain.index)
         {
@@ -256,15 +254,15 @@ impl Limiter {
         let descriptors = [descriptor].into_iter().collect();
         let request = Request { domain: &bucket.domain, descriptors, ..Request::default() };
         // Only a limit that comes with a request can be invalid.
-        let replacements =
-            replacement::of(&request, Some(domain), (&self.overrides, &self.policy), at).ok()?;
         let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
+        let changes = (&*self.overrides, &self.policy);
+        let matches = Matches::of(&request, Some(domain), changes, planned.batch.keys(), at).ok()?;
         let context = plan::Context { stats: &self.stats, closes: false, names: self.names };
-        let scope = self.scope(&served, &replacements, at);
-        plan::plan(&request, Some(domain), scope, &mut planned, &context);
+        plan::plan(&request, &matches, self.scope(&served, at), &mut planned, &context);
         let ahead = at.micros().saturating_sub(self.now().micros()).div_ceil(1_000_000);
         planned.batch.set_ahead(u8::try_from(ahead).unwrap_or(u8::MAX));
-        Some(BucketPlan { request, served, replacements, planned })
+        drop(matches);
+        Some(BucketPlan { request, served, planned })
     }
 
     /// Counts in the store, or in the local fallback if the failure policy says so.

@@ -151,7 +151,7 @@ fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Op
     let entries: Vec<_> = key.entries().map(|(key, value)| Entry { key, value }).collect();
     let view = managed.keeper.index().view(now).filter(|_| !key.key.is_cut())?;
     let domain = served.rules.domain(key.domain())?;
-    let one = view.deciding(key.domain(), &entries, || domain.find(&entries, &mut String::new()))?;
+    let one = view.deciding(key.domain(), &entries, domain.find(&entries, &mut String::new()).as_ref())?;
     Some(Override { id: Some(one.target.id()), ..effect_shown(one.action, one.expires) })
 }
 

@@ -125,8 +125,8 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
         Some(Planned::Replaced(_)) => ("replaced", None),
         Some(Planned::Closes) => ("hold", None),
         Some(Planned::Limited(limited)) => {
-            let by = limited.overridden.as_ref().or(conclusion.scope.replacements.switch.as_ref());
-            (outcome.map_or("no_rule", |outcome| why(conclusion, limited, &outcome)), by)
+            let by = limited.overridden.as_ref().or(limited.switch.as_deref());
+            (outcome.map_or("no_rule", |outcome| why(limited, &outcome)), by)
         }
         Some(Planned::NoLimit) | None => ("no_rule", None),
     };
@@ -162,9 +162,9 @@ fn of_override(found: &Found) -> Value {
     ]))
 }
 
-fn why(conclusion: &Conclusion<'_, '_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> &'static str {
+fn why(limited: &Limited, outcome: &LimitOutcome<'_>) -> &'static str {
     match outcome.decider() {
-        _ if outcome.decision.over && conclusion.scope.is_shadow(limited) => "shadow",
+        _ if outcome.decision.over && limited.is_shadow => "shadow",
         None => "blocked",
         Some(Decider::Policy { .. }) => "store_failure",
         Some(Decider::Neighbor | Decider::Block) => "not_counted",

@@ -147,7 +147,7 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
 
 /// Adds the policies of a descriptor. Of several with one name, that of the limit that rejects next stays.
 fn add_policies<'a>(conclusion: &Conclusion<'a, '_>, index: usize, shown: &mut Vec<ShownPolicy<'a>>) {
-    let limited = conclusion.limited(index).filter(|limited| !conclusion.scope.is_shadow(limited));
+    let limited = conclusion.limited(index).filter(|limited| !limited.is_shadow);
     let Some((limited, governing)) = limited.zip(conclusion.outcome(index)) else { return };
     for check in &limited.limits {
         let written = conclusion.scope.limit(limited, check);

@@ -75,12 +75,12 @@ pub struct View<'i> {
 
 impl View<'_> {
     /// The override for a descriptor: that for its keys and values, or the one for an entry of it that is stronger.
-    /// `matched` finds the rule that the descriptor matches; it is called only if an override may leave a level to the rule.
-    pub fn find<'r, E: Entry>(
+    /// `matched` is the rule that the descriptor matches, to which an override may leave a level.
+    pub fn find<E: Entry>(
         &self,
         domain: &str,
         entries: &[E],
-        matched: impl FnOnce() -> Option<Matched<'r>>,
+        matched: Option<&Matched<'_>>,
     ) -> Option<Found> {
         let of_descriptor = self.of_descriptor(domain, entries, matched);
         let scoped = &self.snapshot.scoped;
@@ -118,23 +118,23 @@ impl View<'_> {
     }
 
     /// The override that [`find`](Self::find) finds.
-    pub fn deciding<'r, E: Entry>(
+    pub fn deciding<E: Entry>(
         &self,
         domain: &str,
         entries: &[E],
-        matched: impl Fn() -> Option<Matched<'r>>,
+        matched: Option<&Matched<'_>>,
     ) -> Option<Arc<Override>> {
-        let by = self.find(domain, entries, &matched)?.by;
-        by.or_else(|| self.of_descriptor(domain, entries, &matched).cloned())
+        let by = self.find(domain, entries, matched)?.by;
+        by.or_else(|| self.of_descriptor(domain, entries, matched).cloned())
     }
 
     /// The override for all values of a descriptor, else the one that leaves the fewest levels to the rule, and of several
     /// the one that names the earlier levels.
-    fn of_descriptor<'r, E: Entry>(
+    fn of_descriptor<E: Entry>(
         &self,
         domain: &str,
         entries: &[E],
-        matched: impl FnOnce() -> Option<Matched<'r>>,
+        matched: Option<&Matched<'_>>,
     ) -> Option<&Arc<Override>> {
         if self.snapshot.descriptors == 0 || entries.len() > MAX_ENTRIES {
             return None;
@@ -153,9 +153,9 @@ impl View<'_> {
         if shapes.is_empty() {
             return None;
         }
-        let matched = matched()?;
+        let matched = matched?;
         shapes.iter().find_map(|shape| {
-            let values = values_by_rule(shape, entries, &matched)?;
+            let values = values_by_rule(shape, entries, matched)?;
             self.with_values(family, &values.iter().copied())
         })
     }

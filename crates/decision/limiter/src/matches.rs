@@ -1,0 +1,156 @@
+//! What limits each descriptor of a request: the rule that it matches, and an operator's override or the request's own
+//! limit in place of the rule's.
+//!
+//! Found once, before anything is planned.
+
+use std::num::NonZeroU32;
+
+use smallvec::SmallVec;
+
+use super::{
+    Policy,
+    request::{LimitOverride, Request, RequestError},
+};
+use clock::Time;
+use limit::{HoldRule, Kind, Limit, Limits, Unit};
+use overrides::{Action, Found, Index};
+use rules::{Matched, Rule, RuleId, model::Domain};
+
+#[derive(Default)]
+pub(super) struct Matches<'r> {
+    /// In the order of the descriptors; empty for a domain without rules.
+    pub(super) all: SmallVec<[Match<'r>; 1]>,
+    /// The switch of the domain, which allows or shadows all descriptors that no override blocks.
+    pub(super) switch: Option<Found>,
+}
+
+pub(super) struct Match<'r> {
+    /// `None` also for a limit that comes with the request.
+    pub(super) matched: Option<Matched<'r>>,
+    pub(super) replacement: Option<Box<Replacement>>,
+}
+
+pub(super) struct Replacement {
+    /// The operator's override, which takes precedence over the request's limit.
+    overridden: Option<Found>,
+    /// In place of the rule's.
+    limits: Option<Limits>,
+}
+
+impl<'r> Matches<'r> {
+    #[inline]
+    pub(super) fn of(
+        request: &Request<'_>,
+        domain: Option<&'r Domain>,
+        (overrides, policy): (&Index, &Policy),
+        scratch: &mut String,
+        now: Time,
+    ) -> Result<Self, RequestError> {
+        let mut matches = Self::default();
+        let Some(domain) = domain else { return Ok(matches) };
+        let view = overrides.view(now);
+        matches.switch = view.as_ref().and_then(|view| view.switch(&domain.name));
+        for (index, descriptor) in request.descriptors.iter().enumerate() {
+            let mut matched = domain.find(&descriptor.entries, scratch);
+            let found =
+                view.as_ref().and_then(|view| view.find(&domain.name, &descriptor.entries, matched.as_ref()));
+            let of_request = descriptor.limit.map(|limit| of_request(limit, index, policy)).transpose()?;
+            let replacement = match (found, of_request) {
+                (Some(found), _) => {
+                    let rule = matched.as_ref().map(|matched| matched.rule);
+                    let limits = limits(&found, rule, policy);
+                    Some(Box::new(Replacement { overridden: Some(found), limits }))
+                }
+                (None, Some(limits)) => {
+                    matched = None;
+                    Some(Box::new(Replacement { overridden: None, limits: Some(limits) }))
+                }
+                (None, None) => None,
+            };
+            matches.all.push(Match { matched, replacement });
+        }
+        Ok(matches)
+    }
+}
+
+impl<'r> Match<'r> {
+    pub(super) fn limits(&self) -> Option<&Limits> {
+        self.replacing_limits().or_else(|| self.rule_in_force()?.limits())
+    }
+
+    /// A rule for overrides alone is in force for descriptors that have one.
+    pub(super) fn rule_in_force(&self) -> Option<&'r Rule> {
+        self.rule().filter(|rule| !rule.overrides_only || self.overridden().is_some())
+    }
+
+    /// Limits of an override or the request, instead of the rule's.
+    pub(super) fn replacing_limits(&self) -> Option<&Limits> {
+        self.replacement.as_ref()?.limits.as_ref()
+    }
+
+    pub(super) fn overridden(&self) -> Option<&Found> {
+        self.replacement.as_ref()?.overridden.as_ref()
+    }
+
+    pub(super) fn rule(&self) -> Option<&'r Rule> {
+        self.matched.as_ref().map(|matched| matched.rule)
+    }
+
+    pub(super) fn id(&self) -> Option<RuleId> {
+        self.rule().map(|rule| rule.id)
+    }
+
+    /// A bit for each level whose value is in the counter's key although the rule's counter is shared by its values: an
+    /// override for one value has its own counter.
+    pub(super) fn own_levels(&self) -> u32 {
+        match self.overridden() {
+            Some(Found { action: Action::Limit { .. }, exact_levels, .. }) => *exact_levels,
+            _ => 0,
+        }
+    }
+}
+
+fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Result<Limits, RequestError> {
+    let unknown = RequestError::OverrideUnit { descriptor, unit: limit.unit };
+    let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
+    let units = limit.unit_multiplier.unwrap_or(1);
+    let with_units = |units| Limit::new(limit.requests_per_unit.into(), unit, units, Kind::FixedWindow, None);
+    let limit = NonZeroU32::new(units).and_then(with_units);
+    let limit = limit.ok_or(RequestError::OverrideUnits { descriptor, units })?;
+    let limit = limit.with_calendar_months(policy.calendar_months).counted(policy.counting);
+    Ok(limit.into())
+}
+
+/// The limits of an override. A new limit has the algorithm and the name of the rule's, and the calendar of its limit per
+/// the same unit; one with a calendar is a fixed window. That of an override by entry has counters of its own.
+#[expect(clippy::expect_used, reason = "only a multiple of a unit can be too long")]
+fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits> {
+    let of_rule = rule.and_then(Rule::limits).map(Limits::first);
+    let (requests_per_unit, unit, calendar) = match found.action {
+        Action::Limit { requests_per_unit, unit, calendar } => (requests_per_unit, unit, calendar),
+        // The limit in the response, if the rule has none.
+        Action::Block if of_rule.is_none() => return Some(Limit::plain(0, Unit::Second).into()),
+        Action::Block | Action::Allow | Action::Shadow => return None,
+    };
+    // The rules may have changed since the override was set, and one by entry meets several rules.
+    let of_rule_kind = of_rule.map(|limit| limit.algorithm.kind()).unwrap_or_default();
+    let mut kinds = [of_rule_kind, Kind::SlidingWindow].into_iter();
+    let kind = kinds.find(|kind| requests_per_unit <= kind.most()).unwrap_or_default();
+    let mut of_unit =
+        rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter).filter(|limit| limit.unit == unit);
+    // A limit of requests under way has no window.
+    if let (Kind::Concurrency, Some(hold)) = (kind, of_rule.and_then(|limit| limit.hold.as_ref())) {
+        let limit = Limit::concurrency(requests_per_unit, HoldRule::clone(hold));
+        let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
+        return Some(if found.by.is_some() { limit.apart() } else { limit }.into());
+    }
+    let calendar = calendar.or_else(|| of_unit.find_map(|limit| limit.calendar));
+    let of_length = || Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
+    let limit = calendar.map(|calendar| Limit::of_calendar(requests_per_unit, calendar)).or_else(of_length);
+    let limit = limit.expect("a window of one unit is not too long");
+    let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
+    let limit = limit.with_calendar_months(policy.calendar_months).counted(counting);
+    let limit = limit.holding(of_rule.and_then(|limit| limit.hold.clone()));
+    let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
+    Some(if found.by.is_some() { limit.apart() } else { limit }.into())
+}
