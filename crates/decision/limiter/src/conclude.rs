@@ -9,10 +9,10 @@ use super::{
     answer::{Code, CurrentLimit, Status},
     outcome::{LimitOutcome, governing, outcome},
     plan::{Limited, Planned, PlannedRequest, Scope},
-    quota_groups::QuotaGroups,
     request::Request,
 };
 use counters::Decider;
+use limit::{Over, Refusal};
 use metrics::{RuleCounter, Stats};
 use recent::HitOutcome;
 
@@ -40,13 +40,12 @@ pub(super) fn conclude<'a, 'm>(
     stats: &Stats,
 ) -> Conclusion<'a, 'm> {
     let (PlannedRequest { plan, batch }, policy) = (planned, scope.policy);
-    let mut tally = Tally::default();
-    let mut quotas = QuotaGroups::default();
+    let mut refusal = Refusal::default();
+    let mut closest = Closest::default();
     let mut has_shadowed = false;
     let mut statuses = Vec::with_capacity(plan.len());
     for (index, planned) in plan.iter().enumerate() {
         let mut wait = 0;
-        let quota_mode = scope.is_quota(planned);
         let status = match planned {
             Planned::Unlimited(_) | Planned::Allowed(..) => {
                 statuses.push(Status::UNLIMITED);
@@ -62,21 +61,25 @@ pub(super) fn conclude<'a, 'm>(
                 None => Status::NO_LIMIT,
             },
         };
-        tally.add(index, &status, wait, quota_mode);
-        if quota_mode && policy.quota_groups {
-            quotas.add(request.entries(index), index, (status.code == Code::OverLimit).then_some(wait));
+        let is_over = status.code == Code::OverLimit;
+        refusal.add_over(
+            scope.fit(request, index, planned),
+            is_over.then_some(Over { descriptor: index, wait }),
+        );
+        closest.add(index, &status);
+        if is_over && !scope.is_quota(planned) {
+            closest.0 = Some((index, 0));
         }
         statuses.push(status);
     }
-    let quota = if policy.quota_groups { quotas.first() } else { tally.first_quota() };
-    let mut governs = tally.governs(quota);
+    let mut governs = refusal.governs().map(|over| over.descriptor);
     if governs.is_some() && policy.shadow_mode {
         governs = None;
         has_shadowed = true;
         stats.service().global_shadow_mode.increment();
     }
     let code = if governs.is_some() { Code::OverLimit } else { Code::Ok };
-    let closest = tally.closest.map(|(index, _)| index);
+    let closest = closest.0.map(|(index, _)| index);
     Conclusion { request, scope, planned, code, has_shadowed, statuses, closest, governs }
 }
 
@@ -117,21 +120,16 @@ impl<'a> Conclusion<'a, '_> {
     /// never would, or if it passes. What a rejected request adds to other limits may use them up.
     pub(super) fn retry_after(&self) -> Option<u64> {
         self.governs?;
-        let (mut tally, mut quotas) = (Tally::default(), QuotaGroups::default());
+        let mut refusal = Refusal::default();
         for (index, planned) in self.planned.plan.iter().enumerate() {
             if matches!(planned, Planned::Unlimited(_) | Planned::Allowed(..)) {
                 continue;
             }
             let wait = self.wait_again(index);
-            let code = if wait > 0 { Code::OverLimit } else { Code::Ok };
-            let is_quota = self.scope.is_quota(planned);
-            tally.add(index, &Status { code, ..Status::NO_LIMIT }, wait, is_quota);
-            if is_quota && self.scope.policy.quota_groups {
-                quotas.add(self.request.entries(index), index, (wait > 0).then_some(wait));
-            }
+            let over = (wait > 0).then_some(Over { descriptor: index, wait });
+            refusal.add_over(self.scope.fit(self.request, index, planned), over);
         }
-        let quota = if self.scope.policy.quota_groups { quotas.first() } else { tally.first_quota() };
-        let wait = tally.governs(quota).map(|index| self.wait_again(index));
+        let wait = refusal.governs().map(|over| over.wait);
         wait.filter(|wait| *wait < u64::MAX).map(|wait| wait.div_ceil(1_000_000))
     }
 
@@ -148,57 +146,20 @@ impl<'a> Conclusion<'a, '_> {
     }
 }
 
-/// The descriptors' statuses combined. Each descriptor is an index, with its remaining hits or its wait.
+/// The descriptor closest to its limit, with its remaining hits.
 #[derive(Default)]
-struct Tally {
-    quotas: usize,
-    quotas_over: usize,
-    /// The descriptor closest to its limit; one that is over takes precedence.
-    closest: Option<(usize, u64)>,
-    /// The ordinary descriptor over its limit with the longest wait.
-    last_free: Option<(usize, u64)>,
-    /// The exhausted quota with the shortest wait.
-    first_quota: Option<(usize, u64)>,
-}
+struct Closest(Option<(usize, u64)>);
 
-impl Tally {
-    fn add(&mut self, index: usize, status: &Status, wait: u64, quota_mode: bool) {
-        let (remaining, least) = (status.limit_remaining, self.closest.map(|(_, least)| least));
+impl Closest {
+    fn add(&mut self, index: usize, status: &Status) {
+        let remaining = status.limit_remaining;
         // The Go service begins with this number as the least, so an unused limit of as many hits has no headers.
         let is_unused =
             |limit: &CurrentLimit| limit.requests_per_unit == remaining && remaining == u64::from(u32::MAX);
         let limit = status.current_limit.as_ref().filter(|limit| !is_unused(limit));
-        if limit.is_some() && least.is_none_or(|least| remaining < least) {
-            self.closest = Some((index, remaining));
+        if limit.is_some() && self.0.is_none_or(|(_, least)| remaining < least) {
+            self.0 = Some((index, remaining));
         }
-        self.quotas += usize::from(quota_mode);
-        match status.code {
-            Code::Ok => {}
-            Code::OverLimit if quota_mode => {
-                self.quotas_over += 1;
-                if self.first_quota.is_none_or(|(_, first)| wait < first) {
-                    self.first_quota = Some((index, wait));
-                }
-            }
-            Code::OverLimit => {
-                self.closest = Some((index, 0));
-                if self.last_free.is_none_or(|(_, last)| wait > last) {
-                    self.last_free = Some((index, wait));
-                }
-            }
-        }
-    }
-
-    /// The quota with the shortest wait, if all are exhausted.
-    fn first_quota(&self) -> Option<(usize, u64)> {
-        self.first_quota.filter(|_| self.quotas == self.quotas_over)
-    }
-
-    /// The descriptor that a rejected request waits for; `None` if it passes. It waits for every ordinary descriptor that
-    /// is over its limit, and for the first of its quotas if all are exhausted.
-    fn governs(&self, quota: Option<(usize, u64)>) -> Option<usize> {
-        let longest = quota.into_iter().chain(self.last_free).max_by_key(|(_, wait)| *wait);
-        longest.map(|(index, _)| index)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`plan`] fills the batch for the store; `conclude` reads the plan once the outcomes are set.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use smallvec::SmallVec;
 
@@ -53,8 +53,9 @@ pub(super) struct Limited {
     pub(super) switch: Option<Box<Found>>,
     /// Never rejects a request.
     pub(super) is_shadow: bool,
-    /// By the rule or `QUOTA_MODE`. A block is none: it rejects the request even if other quotas have hits left.
-    is_quota: bool,
+    /// Of a quota, by the rule or `QUOTA_MODE`: one of several, of which one must have hits left. A block is none: it rejects
+    /// the request.
+    candidate: Option<Fit>,
     /// The response has the rule's metadata.
     pub(super) has_metadata: bool,
 }
@@ -142,8 +143,22 @@ impl<'a> Scope<'a> {
     pub(super) fn is_quota(self, planned: &Planned) -> bool {
         match planned {
             Planned::Closes => false,
-            Planned::Limited(limited) => limited.is_quota,
+            Planned::Limited(limited) => limited.candidate.is_some(),
             _ => self.policy.quota_mode,
+        }
+    }
+
+    /// What it means for the request that a descriptor is over.
+    pub(super) fn fit(
+        self,
+        request: &dyn Deref<Target = Request<'_>>,
+        index: usize,
+        planned: &Planned,
+    ) -> Fit {
+        match planned {
+            Planned::Limited(limited) => limited.candidate.unwrap_or(Fit::Must),
+            _ if self.is_quota(planned) => candidate(request, index, self.policy),
+            _ => Fit::Must,
         }
     }
 }
@@ -225,6 +240,8 @@ impl Planner<'_, '_> {
         let Self { request, scope, .. } = *self;
         let rule = matched.rule();
         let action = matched.overridden().map(|found| found.action);
+        let is_quota = action != Some(Action::Block)
+            && (scope.policy.quota_mode || rule.is_some_and(|rule| rule.quota_mode));
         let mut limited = Limited {
             limits: SmallVec::new(),
             replacing: matched.replacing_limits().map(|limits| Box::new(limits.clone())),
@@ -239,8 +256,7 @@ impl Planner<'_, '_> {
                 // A switch that allows leaves only blocks.
                 _ => self.switch.is_some() || rule.is_some_and(|rule| rule.shadow_mode),
             },
-            is_quota: action != Some(Action::Block)
-                && (scope.policy.quota_mode || rule.is_some_and(|rule| rule.quota_mode)),
+            candidate: is_quota.then(|| candidate(request, index, scope.policy)),
             has_metadata: matched.matched.as_ref().is_some_and(|matched| matched.metadata().is_some()),
         };
         if limited.is_blocked() {
@@ -248,12 +264,7 @@ impl Planner<'_, '_> {
             return limited;
         }
         let first = batch.checks().len();
-        // What it means for the request that its limits are over, as `conclude` decides it.
-        let fit = match limited {
-            Limited { is_shadow: true, .. } => Fit::Always,
-            Limited { is_quota: true, .. } => candidate(request, index, scope.policy),
-            _ => Fit::Must,
-        };
+        let fit = if limited.is_shadow { Fit::Always } else { limited.candidate.unwrap_or(Fit::Must) };
         // A loop: to collect would make a single limit, the usual case, cost as much as several.
         limits.for_each(|(at, limit)| {
             let check = self.check(index, matched, &limited, limit, batch);
@@ -319,7 +330,7 @@ fn add_free_candidates(request: &Request<'_>, scope: Scope<'_>, plan: &Plan, bat
             Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => true,
         };
         if is_free && scope.is_quota(planned) {
-            batch.free.add(candidate(request, index, scope.policy), false);
+            batch.free.add(scope.fit(&request, index, planned), false);
         }
     }
 }

@@ -69,7 +69,7 @@ pub use limit::{
     Countable, CountingMode, InForce, Limit, Limits, MAX_ENTRIES, Rate, Schedule, in_words, too_large,
 };
 pub use period::Period;
-pub use refusal::{Fit, Refusal};
+pub use refusal::{Fit, Over, Refusal};
 pub use share::Share;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;

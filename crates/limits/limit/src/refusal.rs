@@ -15,47 +15,75 @@ pub enum Fit {
     Always,
 }
 
+/// What is over, and the microseconds until it is not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Over {
+    pub descriptor: usize,
+    pub wait: u64,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Refusal {
-    is_certain: bool,
-    /// Whether each candidate is exhausted.
-    candidates: Vec<(u16, bool)>,
+    /// Of the limits that refuse the request, the one with the longest wait.
+    certain: Option<Over>,
+    /// Of each candidate the limit with the longest wait, if it is exhausted.
+    candidates: Vec<(u16, Option<Over>)>,
 }
 
 impl Refusal {
     /// Adds a limit of the request.
     pub fn add(&mut self, fit: Fit, is_over: bool) {
-        match fit {
-            Fit::Must => self.is_certain |= is_over,
-            Fit::May(candidate) => match self.candidates.iter_mut().find(|(known, _)| *known == candidate) {
-                Some((_, is_exhausted)) => *is_exhausted |= is_over,
-                None => self.candidates.push((candidate, is_over)),
-            },
-            Fit::Always => {}
+        self.add_over(fit, is_over.then(Over::default));
+    }
+
+    /// Adds a limit of the request, and what is over if it has no room.
+    pub fn add_over(&mut self, fit: Fit, over: Option<Over>) {
+        let last = match fit {
+            Fit::Must => &mut self.certain,
+            Fit::May(candidate) => {
+                let known = self.candidates.iter().position(|(known, _)| *known == candidate);
+                let at = known.unwrap_or(self.candidates.len());
+                if known.is_none() {
+                    self.candidates.push((candidate, None));
+                }
+                let Some((_, last)) = self.candidates.get_mut(at) else { return };
+                last
+            }
+            Fit::Always => return,
+        };
+        if let Some(over) = over
+            && last.is_none_or(|last| over.wait > last.wait)
+        {
+            *last = Some(over);
         }
     }
 
     pub fn is_refused(&self) -> bool {
-        let has_candidates = !self.candidates.is_empty();
-        self.is_certain || has_candidates && self.candidates.iter().all(|(_, is_exhausted)| *is_exhausted)
+        self.governs().is_some()
     }
 
-    /// True if nothing was added that matters.
-    pub fn is_empty(&self) -> bool {
-        !self.is_certain && self.candidates.is_empty()
+    /// What a refused request waits for: every limit that refuses it, and the candidate that is free first if all are
+    /// exhausted.
+    pub fn governs(&self) -> Option<Over> {
+        let all_exhausted = self.candidates.iter().all(|(_, over)| over.is_some());
+        let exhausted = self.candidates.iter().filter_map(|(_, over)| *over).filter(|_| all_exhausted);
+        let first = exhausted.min_by_key(|over| over.wait);
+        first.into_iter().chain(self.certain).max_by_key(|over| over.wait)
     }
 
     /// What scripts know of further limits, whose outcomes are added to these: 0 refuses the request, 1 is in shadow mode, 2 is
     /// of a candidate that no longer matters; the limits of each other candidate share a number above.
     pub fn codes(&self, fits: impl Iterator<Item = Fit> + Clone) -> impl Iterator<Item = u64> {
-        let is_free = |(candidate, is_exhausted): &(u16, bool)| {
-            !is_exhausted && !fits.clone().any(|fit| fit == Fit::May(*candidate))
+        let is_free = |(candidate, over): &(u16, Option<Over>)| {
+            over.is_none() && !fits.clone().any(|fit| fit == Fit::May(*candidate))
         };
         let any_free = self.candidates.iter().any(is_free);
+        let is_exhausted =
+            |candidate| self.candidates.iter().any(|(known, over)| *known == candidate && over.is_some());
         fits.map(move |fit| match fit {
             Fit::Must => 0,
             Fit::Always => 1,
-            Fit::May(candidate) if any_free || self.candidates.contains(&(candidate, true)) => 2,
+            Fit::May(candidate) if any_free || is_exhausted(candidate) => 2,
             Fit::May(candidate) => 3 + u64::from(candidate),
         })
     }
@@ -83,6 +111,25 @@ mod tests {
         assert!(refused(&[(May(1), false), (May(1), true)]), "a candidate needs all of its limits");
     }
 
+    #[test]
+    fn a_refused_request_waits_for_all_limits_and_for_the_candidate_that_is_free_first() {
+        use Fit::{Always, May, Must};
+        let governs = |limits: &[(Fit, Option<u64>)]| {
+            let mut refusal = Refusal::default();
+            for (descriptor, (fit, wait)) in limits.iter().enumerate() {
+                refusal.add_over(*fit, wait.map(|wait| Over { descriptor, wait }));
+            }
+            refusal.governs().map(|over| over.descriptor)
+        };
+        assert_eq!(governs(&[(Must, Some(5)), (Must, Some(9)), (Must, Some(9)), (Must, None)]), Some(1));
+        assert_eq!(governs(&[(May(0), Some(5)), (May(1), Some(3)), (May(2), Some(3))]), Some(1));
+        assert_eq!(governs(&[(May(0), Some(5)), (May(1), None)]), None);
+        assert_eq!(governs(&[(May(0), Some(5)), (May(0), Some(8)), (May(2), Some(9))]), Some(1), "a group");
+        assert_eq!(governs(&[(May(0), Some(5)), (Must, Some(3)), (Always, Some(9))]), Some(0));
+        assert_eq!(governs(&[(May(0), Some(5)), (Must, Some(5))]), Some(1));
+        assert_eq!(governs(&[(May(0), Some(5)), (May(1), None), (Must, Some(1))]), Some(2));
+    }
+
     /// With what is known of some limits, the codes of the others refuse what all of them together refuse.
     #[test]
     fn codes_stand_for_what_is_known() {
@@ -106,7 +153,7 @@ mod tests {
             }
             // Without one that is open, it is known what the candidates do.
             let has_open = refusal.codes(rest.iter().map(|(fit, _)| *fit)).any(|code| code > 2);
-            let is_known = if has_open { refusal.is_certain } else { refusal.is_refused() };
+            let is_known = if has_open { refusal.certain.is_some() } else { refusal.is_refused() };
             assert_eq!(is_known || by_codes.is_refused(), refused(&limits), "{limits:?}");
         }
     }
