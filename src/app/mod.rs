@@ -1,7 +1,7 @@
 //! The service: creates its parts from the settings, binds and serves the ports, and stops on a signal.
 //!
 //! The thread that calls [`serve`] accepts gRPC connections, does maintenance, and waits for signals. Workers decide
-//! requests, the watcher's thread reads rules, and two threads serve the HTTP ports.
+//! requests, the watcher's thread reads rules, one divides quotas among Envoys, and two serve the HTTP ports.
 
 mod following;
 mod gauges;
@@ -16,7 +16,7 @@ mod shutdown;
 mod sinks;
 mod threads;
 
-use std::{io, sync::Arc};
+use std::{future::pending, io, sync::Arc};
 
 use tokio::{runtime, sync::watch, task::LocalSet};
 use tracing::{info, warn};
@@ -37,6 +37,7 @@ use server::{
 };
 use settings::Settings;
 use shutdown::{Running, Senders, Signals};
+use threads::Thread;
 
 /// The reasons why the service did not start, a line each.
 #[derive(Debug)]
@@ -134,6 +135,13 @@ fn start(
         }
         None => {}
     }
+    let quotas = app.quotas.clone();
+    let dividing = Thread::start("quotas", Boundary::Quotas).map_err(StartError::system)?;
+    // It lasts until the process ends.
+    drop(dividing.run(move || async move {
+        quotas.start();
+        pending::<()>().await;
+    }));
     let limiter = app.limiter.clone();
     tokio::task::spawn_local(async move {
         let timer = Edges::system().timer;

@@ -15,17 +15,21 @@ use std::{
     time::{Duration, Instant},
 };
 
+use proto::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
 use serde_json::{Value, json};
 
 use crate::{
     ports::envoy::quota::filter,
     support::{
         bootstrap::{Service, Wanted, bootstrap},
+        client::request,
         envoy::Envoy,
         http,
         ports::free_port,
+        quotas::{Quotas, usage},
         redis::Redis,
         server::{Server, Setup},
+        steady::{Outcome, Steady},
     },
 };
 
@@ -346,4 +350,52 @@ fn drawn(bounds: &[(&str, u64, u64, usize)], lines: &[BTreeMap<u64, u64>]) -> St
 fn path(points: impl Iterator<Item = (u64, u64)>, x: impl Fn(u64) -> f64, y: impl Fn(f64) -> f64) -> String {
     let points = points.map(|(second, count)| format!("{:.1} {:.1}", x(second), y(count as f64)));
     format!("M{}", points.collect::<Vec<_>>().join("L"))
+}
+
+/// The share of other calls that take longer than Envoy waits, while ten Envoys report a thousand buckets each.
+#[test]
+#[ignore = "takes half a minute and a quiet machine: TOLLGATE_TEST_BINARY"]
+fn measure_callers() {
+    const PATIENCE: Duration = Duration::from_millis(20);
+    let rules =
+        "domain: edge\ndescriptors:\n- {key: user, rate_limit: {unit: minute, requests_per_unit: 100000}}\n";
+    let setup = Setup::new().env("GRPC_WORKERS", "1").rules("edge.yaml", rules);
+    let binary = env::var_os("TOLLGATE_TEST_BINARY");
+    let server = match &binary {
+        Some(path) => setup.program(path.as_ref(), &[]).start_healthy(),
+        None => setup.start_healthy(),
+    };
+    let call = request("edge", &[&[("user", "caller")]]);
+    let share_of_late = |streams: usize| {
+        let done = AtomicBool::new(false);
+        let late = thread::scope(|scope| {
+            for stream in 0..streams {
+                let (server, done) = (&server, &done);
+                scope.spawn(move || {
+                    let mut quotas = Quotas::open(server);
+                    let users: Vec<_> = (0..1000).map(|user| format!("{stream}-{user}")).collect();
+                    while !done.load(Relaxed) {
+                        let usages = users.iter().map(|user| usage(&[("user", user)], 7, 0)).collect();
+                        quotas.send(RateLimitQuotaUsageReports {
+                            domain: "edge".to_owned(),
+                            bucket_quota_usages: usages,
+                        });
+                        quotas.read_for(Duration::from_secs(5));
+                    }
+                });
+            }
+            sleep(Duration::from_secs(3));
+            let load =
+                Steady::start(server.ports.grpc, 300, 10 * PATIENCE, std::slice::from_ref(&call), &call);
+            sleep(Duration::from_secs(12));
+            let Outcome { asked, .. } = load.stop();
+            done.store(true, Relaxed);
+            let late = asked.iter().filter(|one| one.took > PATIENCE).count();
+            late as f64 / asked.len() as f64
+        });
+        late * 100.0
+    };
+    for streams in [0, 10] {
+        println!("{streams} streams: {:.2} % of the calls are late", share_of_late(streams));
+    }
 }

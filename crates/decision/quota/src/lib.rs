@@ -16,10 +16,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Mutex, atomic::AtomicU64},
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -101,7 +98,6 @@ pub struct Quotas {
     state: Mutex<State>,
     /// A report came.
     reported: Notify,
-    is_started: AtomicBool,
     epoch: Instant,
     pub counts: Counts,
 }
@@ -159,25 +155,22 @@ impl Outbox {
 impl Quotas {
     pub fn new(limiter: Arc<Limiter>, edges: Edges, settings: Settings) -> Arc<Self> {
         let epoch = edges.timer.now();
-        let (state, reported, is_started) = (Mutex::default(), Notify::new(), AtomicBool::new(false));
         Arc::new(Self {
             limiter,
             edges,
             settings,
-            state,
-            reported,
-            is_started,
+            state: Mutex::default(),
+            reported: Notify::new(),
             epoch,
             counts: Counts::default(),
         })
     }
 
-    /// Starts the keeper on the runtime of the calling thread, unless it runs.
+    /// Starts the keeper on the runtime of the calling thread, which should be one of its own: its turns with thousands of
+    /// buckets would delay callers.
     pub fn start(self: &Arc<Self>) {
-        if !self.is_started.swap(true, Relaxed) {
-            let keeper = self.clone();
-            self.edges.start(async move { keeper.keep_running().await });
-        }
+        let keeper = self.clone();
+        self.edges.start(async move { keeper.keep_running().await });
     }
 
     /// Opens a stream that reports buckets of this domain.

@@ -176,7 +176,6 @@ async fn work(
     drain_timeout: Duration,
 ) -> usize {
     serving.calls.limiter.start_worker();
-    serving.calls.quotas.start();
     let (mut connections, mut arrivals) = (JoinSet::new(), Arrivals::default());
     // Connections survive a panic of the loop that receives them, and so does their channel.
     net::restart::task(Boundary::Listener, async || {
