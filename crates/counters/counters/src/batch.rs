@@ -167,9 +167,10 @@ impl Batch {
     }
 
     /// The checks that refund what holds were charged: what has expired must be charged before.
-    pub fn refunded_budgets(&self) -> impl Iterator<Item = &Check> {
-        let refunds = |check: &&Check| check.limit.holds && check.hold.is_none() && !check.is_decided();
-        self.checks.iter().filter(refunds)
+    pub fn refunded_budgets(&self) -> SmallVec<[usize; 1]> {
+        let refunds = |check: &Check| check.limit.holds && check.hold.is_none() && !check.is_decided();
+        let checks = self.checks.iter().enumerate();
+        checks.filter(|(_, check)| refunds(check)).map(|(index, _)| index).collect()
     }
 
     /// True if the request is refused, with the open checks for which `is_over` is true over their limits.
@@ -298,10 +299,10 @@ impl Batch {
 }
 
 impl Check {
-    /// True if the limit has no room for the request. It always has for a refund that holds nothing.
+    /// True if the limit has no room for the request. It always has for a refund.
     #[inline]
     pub fn is_over(&self) -> bool {
-        !self.verdict.admitted && (self.takes() || self.hold.is_some())
+        !self.verdict.admitted && self.takes()
     }
 
     /// True for a refund: hits come back to the counter.

@@ -154,6 +154,12 @@ impl Batch {
         self.decide(index, self.decider, verdict);
     }
 
+    /// So much is held beside a budget that was refunded.
+    pub fn hold_beside(&mut self, index: usize, held: u64) {
+        let verdict = &mut self.checks[index].verdict;
+        verdict.remaining = verdict.remaining.saturating_sub(held);
+    }
+
     fn set_held(&mut self, index: usize, held: Held) {
         self.checks[index].hold.as_mut().expect("the check holds").found = Some(held);
     }
@@ -241,9 +247,8 @@ impl Batch {
     pub fn give_back(&mut self, counted: &[usize]) {
         for first in counted {
             let Some(group) = self.group_at(*first) else { continue };
-            let (any_over, takes) =
-                (self.checks[group.clone()].iter().any(Check::is_over), self.checks[*first].takes());
-            for index in group.filter(|_| any_over && takes) {
+            let is_over = self.checks[group.clone()].iter().any(Check::is_over);
+            for index in group.filter(|_| is_over) {
                 let check = &mut self.checks[index];
                 if check.finding == Finding::Decided(self.decider) && check.verdict.consumed {
                     check.finding = Finding::ToGiveBack;

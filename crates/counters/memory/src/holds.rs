@@ -51,12 +51,14 @@ impl MemoryStore {
     /// limit refuses takes nothing of a budget. What has expired is charged before it is refunded.
     pub(super) fn count_and_hold(&self, batch: &mut Batch, now: Time) {
         let parts = Self::parts(batch, now);
-        let refunded: SmallVec<[CounterId; 2]> = batch.refunded_budgets().map(|check| check.id).collect();
         let mut ledger = lock(&self.holds.0);
-        for key in refunded {
+        let refunded = batch.refunded_budgets().into_iter().map(|index| {
+            let key = batch.check(index).id;
             let expired = ledger.sweep_counter(key, now);
             batch.expired.extend(self.charge_all(expired, now));
-        }
+            (index, ledger.held(key))
+        });
+        let refunded: SmallVec<[(usize, u64); 1]> = refunded.collect();
         let (spent, charge) =
             (|key| self.spent(key, now), |charge: &Charge<CounterId, Of>| self.charge(charge, now));
         let mut is_refused = batch.is_known_refused();
@@ -77,6 +79,9 @@ impl MemoryStore {
         set_seen(batch, seen, |batch, index, held| batch.held(index, held, now));
         batch.expired.extend(closed(expired));
         batch.decide_read();
+        for (index, held) in refunded {
+            batch.hold_beside(index, held);
+        }
     }
 
     /// Charges what has expired of a counter, before it is reset.

@@ -182,7 +182,7 @@ impl LockedStates<'_> {
     fn read(&mut self, batch: &mut Batch, group: Range<usize>, now: Time) {
         for index in group {
             let check = batch.check(index);
-            if !check.is_decided() {
+            if check.hold.is_none() && !check.is_decided() {
                 batch.read(index, count(self, check, Hits::Take(0), now));
             }
         }
@@ -202,7 +202,8 @@ impl LockedStates<'_> {
         for index in group {
             let check = batch.check(index);
             match check.limit.algorithm {
-                _ if check.is_decided() || is_rejected && check.takes() && !check.would_be_over() => {}
+                _ if check.hold.is_some() || check.is_decided() => {}
+                _ if is_rejected && check.takes() && !check.would_be_over() => {}
                 Algorithm::FixedWindow(_) if is_rejected && check.takes() => {
                     let of = (check.id, check.rule_hash);
                     self.change(of, check.limit.clock(now), |state| (state, Used::Over, ()));

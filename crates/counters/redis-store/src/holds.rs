@@ -169,16 +169,26 @@ impl RedisStore {
         all
     }
 
+    /// Counts and holds. What remains after a refund is less by what is held.
+    pub(super) async fn count_and_hold(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+        let mut refunded: SmallVec<[(usize, u64); 1]> = SmallVec::new();
+        for index in batch.refunded_budgets() {
+            let call = self.counter_call(batch, batch.check(index), false);
+            let (expired, result) = self.run_call(&call, usize::MAX, batch.until).await;
+            batch.expired.extend(expired);
+            refunded.push((index, result?.open));
+        }
+        self.count_then_hold(batch, now).await?;
+        batch.decide_read();
+        for (index, held) in refunded {
+            batch.hold_beside(index, held);
+        }
+        Ok(())
+    }
+
     /// Counts the checks that do not hold, and then holds unless the request is refused: a request that another limit refuses
     /// takes nothing of a budget at any time. One that only holds, and in one slot, is one round trip.
-    pub(super) async fn count_and_hold(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
-        let refunded: SmallVec<[CloseCall; 1]> =
-            batch.refunded_budgets().map(|check| self.counter_call(batch, check, false)).collect();
-        for call in &refunded {
-            let (expired, result) = self.run_call(call, usize::MAX, batch.until).await;
-            batch.expired.extend(expired);
-            result?;
-        }
+    async fn count_then_hold(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
         let by_slot = self.by_slot(batch);
         let has_others = batch.checks().iter().any(|check| check.hold.is_none() && !check.is_decided());
         let is_known = batch.is_known_refused();

@@ -118,11 +118,7 @@ impl RedisStore {
 impl Count for RedisStore {
     fn apply<'a>(&'a self, batch: &'a mut Batch, now: Time) -> StoreFuture<'a> {
         if batch.has_open_holds() {
-            return Box::pin(async move {
-                self.count_and_hold(batch, now).await?;
-                batch.decide_read();
-                Ok(())
-            });
+            return Box::pin(self.count_and_hold(batch, now));
         }
         match batch.counting_if(batch.is_known_refused()) {
             Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),

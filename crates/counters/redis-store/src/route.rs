@@ -52,6 +52,13 @@ struct Mode {
 
 type Indexes = SmallVec<[usize; 4]>;
 
+impl Mode {
+    /// True for a check that counts in one step with the others of its rule. A refund counts whatever the others do.
+    fn groups(self, check: &Check) -> bool {
+        self.is_grouped && check.member != Member::Alone && check.takes()
+    }
+}
+
 /// A connection that can count all checks of a request in one step.
 type OneStep<'a> = (&'a Pool, Arc<Connection>);
 
@@ -171,7 +178,7 @@ impl RedisStore {
                 continue;
             }
             // The key of a rule's next limit is on the same server as the first one's.
-            if !(mode.is_grouped && check.member == Member::Next) {
+            if !(mode.groups(check) && check.member == Member::Next) {
                 let group = self.group_of(batch, check, &mut groups);
                 last = group.map_err(|error| sent.error.get_or_insert(error)).ok();
             }
@@ -239,8 +246,7 @@ impl RedisStore {
             let mut is_split = false;
             let deadline = self.deadline(batch.until);
             for _ in 0..MAX_REDIRECTS {
-                redirected
-                    .retain(|redirected| is_resubmitted(batch, redirected, mode.is_grouped, &mut is_split));
+                redirected.retain(|redirected| is_resubmitted(batch, redirected, mode, &mut is_split));
                 if redirected.is_empty() {
                     break;
                 }
@@ -274,10 +280,7 @@ impl RedisStore {
         redirected: &Redirected,
         deadline: Instant,
     ) -> Result<Submitted, StoreError> {
-        let Some(check) = batch.checks().get(redirected.index) else {
-            let message = "redis: redirected a check that is not in the batch".into();
-            return Err(StoreError { reason: FailureReason::BadAnswer, message });
-        };
+        let check = batch.check(redirected.index);
         let pool = self.pool(check);
         let (to, ask) = slots::redirection(&redirected.error, &redirected.from).unzip();
         let known = to.as_ref().and_then(|to| pool.connection_to(to));
@@ -319,21 +322,23 @@ pub(super) fn is_per_second(check: &Check) -> bool {
 
 /// True if a redirected check is submitted again. A group follows its first check; one whose keys are on two servers is
 /// counted in steps, `is_split`.
-fn is_resubmitted(batch: &Batch, redirected: &Redirected, is_grouped: bool, is_split: &mut bool) -> bool {
-    match batch.checks().get(redirected.index).map_or(Member::Alone, |check| check.member) {
-        Member::First if is_grouped && pipeline::cannot_count_together(&redirected.error) => {
+fn is_resubmitted(batch: &Batch, redirected: &Redirected, mode: Mode, is_split: &mut bool) -> bool {
+    let check = batch.check(redirected.index);
+    match check.member {
+        _ if !mode.groups(check) => true,
+        Member::First if pipeline::cannot_count_together(&redirected.error) => {
             *is_split = true;
             false
         }
-        Member::Next => !is_grouped,
         Member::First | Member::Alone => true,
+        Member::Next => false,
     }
 }
 
 /// The indexes of the checks that are sent with the first of them.
 fn together(batch: &Batch, first: usize, mode: Mode) -> Indexes {
     match batch.group_at(first) {
-        Some(group) if mode.is_grouped => group.collect(),
+        Some(group) if mode.groups(batch.check(first)) => group.collect(),
         _ => SmallVec::from_slice(&[first]),
     }
 }
@@ -388,7 +393,7 @@ impl Sent {
 #[expect(clippy::expect_used, reason = "asserts that the check is one of those to submit")]
 fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, mode: Mode) {
     let check = batch.checks().get(index).expect("the index of a check of the batch");
-    if mode.is_grouped && check.member == Member::Next {
+    if mode.groups(check) && check.member == Member::Next {
         return;
     }
     let hits = check.asked().expect("a check that is not asked is not submitted");
@@ -397,7 +402,7 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, m
     let script_check = |check| script_check(pool, batch, check, mode.now);
     let alone = || ScriptCheck { member: Member::Alone, ..script_check(check) };
     match (check.limit.algorithm, hits) {
-        _ if mode.is_grouped && check.member == Member::First => {
+        _ if mode.groups(check) && check.member == Member::First => {
             let group = batch.checks_at(batch.group_at(index).expect("a group begins at its first check"));
             pipeline.count_together(id, &group.iter().map(script_check).collect::<SmallVec<[_; 4]>>());
         }

@@ -187,7 +187,9 @@ impl Limiter {
         }
         self.remember_over(batch, now);
         let mut answer = self.answer(&request, scope, Some(domain), &planned, None);
-        self.give_hold(&mut answer, token, &planned.batch);
+        if planned.batch.may_hold() {
+            self.give_hold(&mut answer, token, &planned.batch);
+        }
         Ok(Decided::Answer(answer))
     }
 
@@ -418,14 +420,17 @@ impl Limiter {
                 None => true,
             };
             let lookup = |check: &Check| cache.get(check, now).filter(|_| is_decided(check));
-            let known: SmallVec<[Option<Verdict>; 2]> = checks.iter().map(lookup).collect();
-            let found = known.iter().flatten().count();
-            lookups.found += found;
-            for (index, verdict) in group.zip(known).filter(|_| found > 0) {
-                match verdict {
-                    Some(verdict) => batch.decide(index, Decider::OverLimitCache, verdict),
-                    None => batch.decide(index, Decider::Neighbor, unused(batch.check(index), now)),
-                }
+            let known = group.clone().zip(checks).filter_map(|(index, check)| Some((index, lookup(check)?)));
+            let known: SmallVec<[(usize, Verdict); 1]> = known.collect();
+            if known.is_empty() {
+                continue;
+            }
+            lookups.found += known.len();
+            for index in group {
+                batch.decide(index, Decider::Neighbor, unused(batch.check(index), now));
+            }
+            for (index, verdict) in known {
+                batch.decide(index, Decider::OverLimitCache, verdict);
             }
         }
         cache.count(lookups);

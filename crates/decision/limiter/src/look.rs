@@ -62,7 +62,8 @@ impl Limiter {
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         self.policy.bounds.check(request)?;
         let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
-        let (domain, changes) = (served.rules.domain(request.domain), (&*self.overrides, &self.policy));
+        let domain = served.rules.domain(request.domain);
+        let changes = (&*self.overrides, &self.policy);
         let mut matches = Matches::of(request, domain, changes, planned.batch.keys(), now)?;
         let mut overridden = without_exemptions(&mut matches);
         overridden.resize(request.descriptors.len(), None);

@@ -108,11 +108,10 @@ pub(super) fn outcome<'a>(
     let check = batch.check(index);
     // Without the store, it may be this replica's share.
     let capacity = check.limit.algorithm.capacity();
-    let hits = match &check.hold {
-        None => check.hits,
+    let hits = match check.hits {
         // An estimate is cut to the limit.
-        Some(_) if check.verdict.admitted => Hits::Take(check.hits.taken().min(capacity)),
-        Some(_) => Hits::Take(check.hits.taken()),
+        Hits::Take(hits) if check.hold.is_some() && check.verdict.admitted => Hits::Take(hits.min(capacity)),
+        hits => hits,
     };
     let decision = match check.decider() {
         // Which hits are near or beyond the limit is unknown, so the statistics count none.

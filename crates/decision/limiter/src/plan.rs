@@ -73,6 +73,10 @@ impl Limited {
         self.overridden.as_ref().is_some_and(|found| found.action == Action::Block)
     }
 
+    fn is_refund(&self) -> bool {
+        matches!(self.hits, Hits::Refund(_))
+    }
+
     /// The verdict of the override that blocks the descriptor until it expires or is removed.
     pub(super) fn blocked(&self, now: Time) -> Verdict {
         let end = self
@@ -183,7 +187,9 @@ pub(super) fn plan(
     let rules = matches.all.iter().filter_map(Match::rule_in_force);
     let replaced: SmallVec<[&str; 4]> = rules.flat_map(|rule| &rule.replaces).map(|name| &**name).collect();
     let planner = Planner { request, switch: matches.switch.as_ref(), replaced: &replaced, scope, context };
-    plan.extend(matches.all.iter().enumerate().map(|(index, one)| planner.descriptor(index, one, batch)));
+    for (index, matched) in matches.all.iter().enumerate() {
+        plan.push(planner.descriptor(index, matched, batch));
+    }
     if scope.policy.shadow_mode && batch.may_hold() {
         // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
         batch.refuse_nothing();
@@ -264,7 +270,8 @@ impl Planner<'_, '_> {
             return limited;
         }
         let first = batch.checks().len();
-        let fit = if limited.is_shadow { Fit::Always } else { limited.candidate.unwrap_or(Fit::Must) };
+        let never_refuses = limited.is_shadow || limited.is_refund();
+        let fit = if never_refuses { Fit::Always } else { limited.candidate.unwrap_or(Fit::Must) };
         // A loop: to collect would make a single limit, the usual case, cost as much as several.
         limits.for_each(|(at, limit)| {
             let check = self.check(index, matched, &limited, limit, batch);
@@ -326,7 +333,7 @@ fn add_free_candidates(request: &Request<'_>, scope: Scope<'_>, plan: &Plan, bat
         let is_free = match planned {
             // No candidates, as in the Go service.
             Planned::Unlimited(_) | Planned::Allowed(..) => false,
-            Planned::Limited(limited) => limited.is_shadow,
+            Planned::Limited(limited) => limited.is_shadow || limited.is_refund(),
             Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => true,
         };
         if is_free && scope.is_quota(planned) {

@@ -232,7 +232,8 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         (all, expired)
     }
 
-    /// Holds the estimates of all parts, or nothing if the request is refused, by `refusal` or by a part that has no room.
+    /// Holds the estimates of all parts but those of exhausted candidates, or nothing if the request is refused, by `refusal`
+    /// or by a part that has no room.
     pub fn hold(
         &mut self,
         id: HoldId,
@@ -249,7 +250,7 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
             return (all, expired);
         }
         for (part, seen) in parts.iter().zip(&mut all) {
-            seen.holds = part.holds(*seen);
+            seen.holds = part.holds(*seen) && !refusal.is_exhausted(part.fit);
         }
         for (index, (part, seen)) in
             parts.into_iter().zip(&mut all).enumerate().filter(|(_, (_, seen))| seen.holds)

@@ -71,20 +71,25 @@ impl Refusal {
         first.into_iter().chain(self.certain).max_by_key(|over| over.wait)
     }
 
+    /// True for a candidate that is exhausted.
+    pub fn is_exhausted(&self, fit: Fit) -> bool {
+        let Fit::May(candidate) = fit else { return false };
+        self.candidates.iter().any(|(known, over)| *known == candidate && over.is_some())
+    }
+
     /// What scripts know of further limits, whose outcomes are added to these: 0 refuses the request, 1 is in shadow mode, 2 is
-    /// of a candidate that no longer matters; the limits of each other candidate share a number above.
+    /// of an exhausted candidate. The limits of each other candidate share a number above, which is odd if another candidate is
+    /// free whatever they find.
     pub fn codes(&self, fits: impl Iterator<Item = Fit> + Clone) -> impl Iterator<Item = u64> {
         let is_free = |(candidate, over): &(u16, Option<Over>)| {
             over.is_none() && !fits.clone().any(|fit| fit == Fit::May(*candidate))
         };
         let any_free = self.candidates.iter().any(is_free);
-        let is_exhausted =
-            |candidate| self.candidates.iter().any(|(known, over)| *known == candidate && over.is_some());
         fits.map(move |fit| match fit {
             Fit::Must => 0,
             Fit::Always => 1,
-            Fit::May(candidate) if any_free || is_exhausted(candidate) => 2,
-            Fit::May(candidate) => 3 + u64::from(candidate),
+            Fit::May(_) if self.is_exhausted(fit) => 2,
+            Fit::May(candidate) => (if any_free { 3 } else { 4 }) + 2 * u64::from(candidate),
         })
     }
 }
@@ -147,12 +152,15 @@ mod tests {
             for (code, (_, is_over)) in refusal.codes(rest.iter().map(|(fit, _)| *fit)).zip(rest) {
                 match code {
                     0 => by_codes.add(Fit::Must, *is_over),
-                    1 | 2 => {}
-                    code => by_codes.add(Fit::May(u16::try_from(code).unwrap()), *is_over),
+                    code if code > 2 && code % 2 == 0 => {
+                        by_codes.add(Fit::May(u16::try_from(code).unwrap()), *is_over);
+                    }
+                    _ => {}
                 }
             }
             // Without one that is open, it is known what the candidates do.
-            let has_open = refusal.codes(rest.iter().map(|(fit, _)| *fit)).any(|code| code > 2);
+            let has_open =
+                refusal.codes(rest.iter().map(|(fit, _)| *fit)).any(|code| code > 2 && code % 2 == 0);
             let is_known = if has_open { refusal.certain.is_some() } else { refusal.is_refused() };
             assert_eq!(is_known || by_codes.is_refused(), refused(&limits), "{limits:?}");
         }

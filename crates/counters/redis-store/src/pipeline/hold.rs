@@ -207,7 +207,7 @@ enum What {
 /// What a sweep left.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Left {
-    /// The open requests.
+    /// The open requests; of a counter what is held.
     pub(crate) open: u64,
     /// The requests of which something has expired.
     pub(crate) due: u64,

@@ -9,19 +9,19 @@ local records, due, id, most, most_in_all = KEYS[1], KEYS[2], ARGV[1], tonumber(
 local parts = (#KEYS - 3) / 2
 
 -- The limit, the estimate (-1 reads), and what it means for the request that it does not fit: it is refused (0), nothing, and
--- the part holds (1), nothing (2), or all parts with the same number are one exhausted candidate: the request is refused if
--- all candidates are. Then the time to live in milliseconds, the seconds after which the counter expires (0 without one),
+-- the part holds (1), nothing, as its candidate is exhausted (2), or all parts with the same number are one exhausted
+-- candidate. Of that nothing holds; if all candidates with even numbers are exhausted, the request is refused. Then the time to live in milliseconds, the seconds after which the counter expires (0 without one),
 -- and the member after the id.
 local DECIDES, HOLDS, HOLDS_AT = '<i8i8i8', '<i8i8I2c0', 25
 
 -- What has expired is not shown, and nothing is refused for it: as much is swept as the request needs, ten holds at a time.
 -- A call ends after 200, so that others are not kept waiting.
 local closed, rounds = '', 20
-local found, open, spent, held, first, code, own, is_refused, any, expired, exhausted
+local found, open, spent, held, first, code, own, fit_of, is_refused, expired, exhausted
 repeat
   local known = call('HMGET', records, id, unpack(KEYS, 4 + parts))
   open = call('ZCARD', due)
-  found, spent, held, first, code, own, any, is_refused, expired, exhausted = {}, {}, {}, {}, {}, {}, false, known[1], nil, {}
+  found, spent, held, first, code, own, fit_of, is_refused, expired, exhausted = {}, {}, {}, {}, {}, {}, {}, known[1], nil, {}
   for i = 1, parts do
     local set, limit, estimate, fit = KEYS[3 + parts + i], unpacked(DECIDES, ARGV[2 * i + 2])
     local count, reads = call('ZCARD', set), estimate < 0
@@ -41,8 +41,8 @@ repeat
     local is_full = not reads and (count >= most or open >= most_in_all)
     local has_room = spent[i] + held[i] + max(estimate, 0) <= limit and (reads or limit > 0)
     local fits = has_room and not is_full
-    own[i] = not reads and (fits or fit == 1 and not is_full) and estimate
-    any, is_refused = any or own[i], is_refused or fit == 0 and not fits
+    own[i] = fit ~= 2 and not reads and (fits or fit == 1 and not is_full) and estimate
+    fit_of[i], is_refused = fit, is_refused or fit == 0 and not fits
     if fit > 2 then
       exhausted[fit] = exhausted[fit] or not fits
     end
@@ -64,9 +64,15 @@ repeat
   rounds = rounds - 1
 until not expired or rounds < 0
 
-local are_all = next(exhausted) ~= nil
-for _, is_exhausted in pairs(exhausted) do
-  are_all = are_all and is_exhausted
+local are_all, any
+for fit, is_exhausted in pairs(exhausted) do
+  if fit % 2 == 0 then
+    are_all = are_all ~= false and is_exhausted
+  end
+end
+for i = 1, parts do
+  own[i] = not exhausted[fit_of[i]] and own[i]
+  any = any or own[i]
 end
 local reply = ''
 local holds = any and id ~= '' and not is_refused and not are_all

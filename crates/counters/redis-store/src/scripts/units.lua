@@ -1,8 +1,8 @@
 -- Counts units, with an argument for each key. If ARGV[1] begins with `g`, they are guarded: if the request is refused,
 -- only those of units of one key that are over count, and the others read. A refund is within every limit, and counts. What
--- it means for the request that a key is over follows as a number for each: 0 refuses it, 1 and 2 do not, and the keys with
--- another number are of one candidate; it is refused if all of these are over. Returns then also a list that has for each
--- key 1 if it was over, else 0, and the same of the request.
+-- it means for the request that a key is over follows as a number for each: 0 refuses it, and the keys with the same even
+-- number above 2 are of one candidate; it is refused if all candidates are over. Any other number means nothing. Returns then
+-- also a list that has for each key 1 if it was over, else 0, and the same of the request.
 local is_guarded, is_refused = string.sub(ARGV[1], 1, 1) == 'g', false
 local states, expiries, fits, over = {}, {}, {}, {}
 
@@ -53,11 +53,12 @@ end
 
 if is_guarded then
   local exhausted, i = {}, 0
-  for code in string.gmatch(ARGV[1], '%d+') do
+  for digits in string.gmatch(ARGV[1], '%d+') do
+    local code = tonumber(digits)
     i = i + 1
-    if code == '0' then
+    if code == 0 then
       is_refused = is_refused or over[i] == 1
-    elseif code ~= '1' and code ~= '2' then
+    elseif code > 2 and code % 2 == 0 then
       exhausted[code] = exhausted[code] or over[i] == 1
     end
   end
