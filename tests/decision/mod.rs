@@ -8,3 +8,6 @@ pub(crate) mod pulls;
 pub(crate) mod overrides;
 // `tollgate explain`.
 pub(crate) mod explain;
+// What a request means, and random requests that are compared with it.
+pub(crate) mod model;
+pub(crate) mod random;
