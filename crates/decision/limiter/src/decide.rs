@@ -250,13 +250,13 @@ impl Limiter {
         let WaitingRequest { request, served, domain, planned, now, token } = waiting;
         let PlannedRequest { plan, batch } = planned;
         let request = LazyCell::new(|| request.borrowed());
+        self.remember_over(batch, *now);
         let failure = match applied {
             Ok(()) => {
-                self.remember_over(batch, *now);
+                assert!(batch.is_decided(), "a store without an error has decided every check");
                 None
             }
             Err(error) => {
-                self.remember_over(batch, *now);
                 if batch.may_hold() {
                     *token = self.hold_token_here(batch, token.take());
                 }
@@ -367,7 +367,7 @@ impl Limiter {
                 check.decider() == Some(Decider::Store) && OverLimitCache::can_know(check, now)
             };
             if over().all(is_known) {
-                over().filter(|check| check.takes()).for_each(|check| cache.insert(check, now));
+                over().for_each(|check| cache.insert(check, now));
             }
         }
     }

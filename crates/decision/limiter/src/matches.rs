@@ -50,6 +50,7 @@ impl<'r> Matches<'r> {
         let Some(domain) = domain else { return Ok(matches) };
         let view = overrides.view(now);
         matches.switch = view.as_ref().and_then(|view| view.switch(&domain.name));
+        matches.all.reserve_exact(request.descriptors.len());
         for (index, descriptor) in request.descriptors.iter().enumerate() {
             let mut matched = domain.find(&descriptor.entries, scratch);
             let found =

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use siphasher::sip::SipHasher13;
+use foldhash::quality::FixedState;
 
 use super::{
     holds::closes,
@@ -170,8 +170,9 @@ impl Observer for RequestLog {
 
 /// True if a hash of the descriptor chooses it: the same on every replica and after a restart.
 fn is_sampled(domain: &str, descriptor: &Descriptor<'_>, rate: f64) -> bool {
-    use std::hash::Hasher as _;
-    let mut hasher = SipHasher13::new();
+    use std::hash::{BuildHasher as _, Hasher as _};
+    // Of each descriptor of every request, so not a hash that takes 300 instructions.
+    let mut hasher = FixedState::default().build_hasher();
     hasher.write(domain.as_bytes());
     for entry in &descriptor.entries {
         for text in [entry.key, entry.value] {
