@@ -171,7 +171,7 @@ impl Observer for RequestLog {
 /// True if a hash of the descriptor chooses it: the same on every replica and after a restart.
 fn is_sampled(domain: &str, descriptor: &Descriptor<'_>, rate: f64) -> bool {
     use std::hash::{BuildHasher as _, Hasher as _};
-    // Of each descriptor of every request, so not a hash that takes 300 instructions.
+    // Of each descriptor of every request: SipHash takes 170 instructions more.
     let mut hasher = FixedState::default().build_hasher();
     hasher.write(domain.as_bytes());
     for entry in &descriptor.entries {
