@@ -175,6 +175,18 @@ impl Batch {
         }
     }
 
+    /// What a store holds goes with its failure, so that the checks that hold there are open again.
+    pub fn lose_holds(&mut self) {
+        for check in &mut self.checks {
+            if check.held().is_some_and(|held| held.holds)
+                && let Some(hold) = &mut check.hold
+            {
+                hold.found = None;
+                check.finding = Finding::Lost;
+            }
+        }
+    }
+
     /// Asks for these hits of a check, because others are counted elsewhere.
     pub fn ask(&mut self, index: usize, hits: Hits) {
         self.checks[index].finding = Finding::ToCount(hits);
@@ -229,6 +241,7 @@ impl Batch {
                     match check.finding {
                         Finding::Read if check.would_be_over() => check.reject(),
                         Finding::Read => check.finding = Finding::Decided(self.decider),
+                        _ if check.is_decided() => {}
                         _ => check.finding = Finding::Decided(Decider::Neighbor),
                     }
                 }

@@ -33,7 +33,7 @@ struct Submitted {
 pub struct Sent {
     submitted: SmallVec<[Submitted; 1]>,
     mode: Mode,
-    /// Of the first server that could not be asked.
+    /// Of the first server that could not be asked, or did not answer.
     error: Option<StoreError>,
 }
 
@@ -123,8 +123,8 @@ impl RedisStore {
         read.and(self.ask(batch, Mode { now, is_grouped: true }).await)
     }
 
-    /// Counts groups whose slot is migrating, by the indexes of their first checks: during a migration neither server
-    /// updates keys of which it has only some.
+    /// Counts the open groups, whose slot is migrating: during a migration neither server updates keys of which it has only
+    /// some.
     ///
     /// The counters are read and then updated one by one, and hits are refunded if concurrent requests used the room. So
     /// the limits are never exceeded, and rejected hits are not counted.
@@ -144,7 +144,8 @@ impl RedisStore {
     }
 
     fn one_step(&self, batch: &Batch) -> Result<Option<OneStep<'_>>, StoreError> {
-        let mut counted = batch.checks().iter().filter(|check| check.hold.is_none());
+        let is_counted = |check: &&Check| check.hold.is_none() && !check.is_decided();
+        let mut counted = batch.checks().iter().filter(is_counted);
         let Some(first) = counted.clone().next() else { return Ok(None) };
         let pool = self.pool(first);
         let key = pool.names.of(batch, first);

@@ -165,6 +165,7 @@ impl Limiter {
             token.delivered();
         }
         batch.is_hold_sent = false;
+        batch.lose_holds();
         holds_anything(batch).then(|| Box::new(self.new_token(batch, SmallVec::new())))
     }
 
