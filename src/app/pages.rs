@@ -58,6 +58,7 @@ pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Result<Arc<Api>, Start
         fleet: app.fleet.clone(),
         store: app.store.clone(),
         store_kind: settings.backend.name(),
+        in_cluster: settings.backend.is_cluster(),
         store_address: settings.backend.address(),
         outages: app.outages.clone(),
         trials: app.recent_requests.clone().map(|requests| Trials {

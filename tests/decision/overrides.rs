@@ -5,6 +5,7 @@ mod domains;
 mod entries;
 mod in_force;
 mod large;
+mod lists;
 mod lost;
 mod meant;
 mod million;

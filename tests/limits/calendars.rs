@@ -156,11 +156,7 @@ descriptors:
     }
     let mut keys = redis.keys();
     keys.sort_unstable();
-    let expected = [
-        "d_bill_v_1794697200",
-        "{d_two_v_}1793491200/month.1@UTC",
-        "{d_two_v_}1794697200/month.15@Europe/Berlin",
-    ];
+    let expected = ["d_bill_v_1794697200", "d_two_v_1793491200/month.1@UTC", "d_two_v_1794697200"];
     assert_eq!(keys, expected);
     for (key, end) in keys.iter().zip([1_797_289_200, 1_796_083_200, 1_797_289_200_i64]) {
         let left = end - 1_795_428_000;

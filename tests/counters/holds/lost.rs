@@ -2,12 +2,15 @@
 
 use std::{thread, time::Duration};
 
-use super::{Holder, RULES, setup};
+use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+use super::{Holder, RULES, id, setup};
 use crate::support::{
     client::request,
+    clock::{YEAR, window},
     eventually, holds,
     proxy::{Proxy, Way},
-    redis::{Cluster, Redis, tcp},
+    redis::{Cluster, Redis, slot, tcp},
     server::Setup,
 };
 
@@ -52,6 +55,48 @@ fn a_settle_whose_caller_leaves_is_not_lost_with_its_connection() {
         let seen = server.ask(request("d", &[&[("budget", "x")]])).map(|_| holder.seen("budget", "a"));
         holds(seen.as_ref().is_ok_and(|seen| *seen == (7, 0)), || format!("{seen:?}"))
     });
+}
+
+#[test]
+fn a_request_whose_other_slot_is_silent_holds_nothing() {
+    let cluster = Cluster::start(Duration::from_secs(15));
+    let owner = |key: &str, value: &str| cluster.owner(slot(&format!("d_{key}_{value}_{}", window(YEAR))));
+    let mut values = (0..).map(|value| format!("v{value}"));
+    let is_apart = |value: &String| owner("budget", value).port != owner("dollars", value).port;
+    let value = &values.find(is_apart).expect("it never ends");
+    let lost = ["budget", "dollars"];
+    for (policy, lost) in ["allow", "local"].into_iter().flat_map(|policy| lost.map(|lost| (policy, lost))) {
+        let setup = setup().redis(&cluster.env()).env("REDIS_TIMEOUT", "300ms");
+        let server = setup.env("STORE_FAILURE_POLICY", policy).start_healthy();
+        let holder = Holder::of(&server);
+        let both = [("budget", &**value), ("dollars", value)];
+        let before = holder.hold(&both).expect("both answer");
+        let silent = owner(lost, value);
+        silent.freeze();
+        for _ in 0..2 {
+            let answer = holder.ask(request("d", &[&both[..1], &both[1..]]));
+            // `local` holds in this process.
+            assert_eq!(
+                (answer.overall_code(), id(&answer).is_some()),
+                (Code::Ok, policy == "local"),
+                "{policy}"
+            );
+        }
+        silent.thaw();
+        eventually("only the hold that was answered is open", || {
+            let probe = server.ask(request("d", &[&[("dollars", "x")]]));
+            let seen = probe.map(|_| [holder.seen("budget", value), holder.seen("dollars", value)]);
+            holds(seen.as_ref().is_ok_and(|seen| *seen == [(0, 40), (0, 300)]), || format!("{seen:?}"))
+        });
+        holder.end(&before);
+        eventually("it is ended", || {
+            let seen = [holder.seen("budget", value), holder.seen("dollars", value)].map(|(_, held)| held);
+            holds(seen == [0, 0], || format!("{seen:?}"))
+        });
+        for redis in &cluster.servers {
+            drop(redis.try_ask(&["FLUSHALL"]));
+        }
+    }
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn a_lost_server_loses_only_its_own_keys() {
 
 #[test]
 fn what_the_other_server_decides_stays() {
-    for policy in ["allow", "local"] {
+    for (policy, is_silent) in [("allow", false), ("local", false), ("allow", true), ("local", true)] {
         let mut servers = [(); 2].map(|()| Memcached::single());
         let addresses = servers.each_ref().map(Memcached::address).join(",");
         let server = with_rules(setup(&addresses)).env("STORE_FAILURE_POLICY", policy).start_healthy();
@@ -77,7 +77,11 @@ fn what_the_other_server_decides_stays() {
         for left in [4, 3, 2, 1, 0] {
             assert_eq!(code(&client, "five", &full), (Code::Ok, left));
         }
-        servers[0].kill();
+        if is_silent {
+            servers[0].freeze();
+        } else {
+            servers[0].kill();
+        }
         for _ in 0..10 {
             let answer = client.ask(request("d", &[&[("many", &lost)], &[("five", &full)]])).unwrap();
             let codes = answer.statuses.iter().map(DescriptorStatus::code);

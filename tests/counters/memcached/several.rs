@@ -1,20 +1,12 @@
 //! Rules with several limits. memcached changes one counter at a time, so the counters are read, changed, and refunded
 //! after concurrent changes: the limits are never exceeded, and rejected hits are not counted.
 
-use crate::{
-    counters::redis::{
-        exact::Servers,
-        several::{FIXED, admitted, hits, offered, rules},
-    },
-    support::clock::{YEAR, window},
+use crate::counters::redis::{
+    exact::Servers,
+    several::{FIXED, admitted, counter, hits, offered, rules},
 };
 
 use super::{Code, Memcached, decision, setup};
-
-/// The counter of a fixed window of this many years.
-fn counter(key: &str, value: &str, years: u64) -> String {
-    format!("d_{key}_{value}_{}/{}", window(years * YEAR), years * YEAR)
-}
 
 #[test]
 fn the_limit_is_not_exceeded_and_rejected_hits_are_not_counted() {

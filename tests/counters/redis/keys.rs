@@ -121,18 +121,25 @@ fn only_limits_per_second_use_the_second_redis() {
 
 #[test]
 fn what_the_other_redis_decides_stays() {
-    let (main, mut per_second) = (Redis::single(), Redis::single());
-    let setup = Setup::new().redis(&main.env()).rules("d.yaml", &rule_per_unit());
-    let setup = setup.env("REDIS_PERSECOND", "true").env("REDIS_PERSECOND_SOCKET_TYPE", "tcp");
-    let setup = setup.env("REDIS_PERSECOND_TYPE", "SINGLE").env("STORE_FAILURE_POLICY", "allow");
-    let server = setup.env("REDIS_PERSECOND_URL", &per_second.address()).start_healthy();
-    let client = server.client();
-    main.ask(&["SET", &format!("d_year_v_{}", window(YEAR)), "100"]);
-    per_second.kill();
-    for _ in 0..10 {
-        let answer = client.ask(request("d", &[&[("second", "v")], &[("year", "v")]])).unwrap();
-        let codes = answer.statuses.iter().map(DescriptorStatus::code);
-        assert_eq!(codes.collect::<Vec<_>>(), [Code::Ok, Code::OverLimit]);
+    for is_silent in [false, true] {
+        let (main, mut per_second) = (Redis::single(), Redis::single());
+        let setup = Setup::new().redis(&main.env()).rules("d.yaml", &rule_per_unit());
+        let setup = setup.env("REDIS_PERSECOND", "true").env("REDIS_PERSECOND_SOCKET_TYPE", "tcp");
+        let setup = setup.env("REDIS_PERSECOND_TYPE", "SINGLE").env("STORE_FAILURE_POLICY", "allow");
+        let setup = setup.env("REDIS_PERSECOND_TIMEOUT", "100ms");
+        let server = setup.env("REDIS_PERSECOND_URL", &per_second.address()).start_healthy();
+        let client = server.client();
+        main.ask(&["SET", &format!("d_year_v_{}", window(YEAR)), "100"]);
+        if is_silent {
+            per_second.freeze();
+        } else {
+            per_second.kill();
+        }
+        for _ in 0..10 {
+            let answer = client.ask(request("d", &[&[("second", "v")], &[("year", "v")]])).unwrap();
+            let codes = answer.statuses.iter().map(DescriptorStatus::code);
+            assert_eq!(codes.collect::<Vec<_>>(), [Code::Ok, Code::OverLimit]);
+        }
     }
 }
 

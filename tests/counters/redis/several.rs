@@ -56,8 +56,14 @@ const LIMIT: u64 = 40;
 
 const VALUES: [&str; 3] = ["a", "{b}", "c}{d}"];
 
-/// The counter of a fixed window of this many years, with a hash tag.
+/// The counter of a fixed window of this many years. One year is the longest window without a multiplier.
 pub(crate) fn counter(key: &str, value: &str, years: u64) -> String {
+    let tag = if years == 1 { String::new() } else { format!("/{}", years * YEAR) };
+    format!("d_{key}_{value}_{}{tag}", window(years * YEAR))
+}
+
+/// In a cluster it has a hash tag.
+fn in_cluster(key: &str, value: &str, years: u64) -> String {
     let escaped: String = value
         .chars()
         .map(|char| match char {
@@ -66,7 +72,8 @@ pub(crate) fn counter(key: &str, value: &str, years: u64) -> String {
             other => other.to_string(),
         })
         .collect();
-    format!("{{d_{key}_{escaped}_}}{}/{}", window(years * YEAR), years * YEAR)
+    let shared = format!("d_{key}_{escaped}_");
+    counter(key, &escaped, years).replacen(&shared, &format!("{{{shared}}}"), 1)
 }
 
 pub(crate) fn hits(key: &str, value: &str, hits: u64) -> RateLimitRequest {
@@ -104,14 +111,14 @@ pub(crate) fn admitted(servers: &Servers, requests: &[RateLimitRequest]) -> BTre
     sums
 }
 
-fn exactly_the_limit(setup: &Setup, counter_of: &dyn Fn(&str) -> i64) {
+fn exactly_the_limit(setup: &Setup, counter_of: &dyn Fn(&str, u64) -> i64) {
     let servers = Servers::with(setup, &rules(&[FIXED, OTHERS]), "2");
     let keys = ["fixed", "mixed", "scripted"];
     for (key, admitted) in admitted(&servers, &offered(&keys)) {
         assert_eq!(admitted, LIMIT, "{key:?}");
     }
     for value in VALUES {
-        let counts = [1, 2].map(|years| counter_of(&counter("fixed", value, years)));
+        let counts = [1, 2].map(|years| counter_of(value, years));
         assert_eq!(counts, [40, 40], "{value}: each has counted what was admitted");
     }
     // The larger limits did not count hits that the smaller ones rejected.
@@ -128,7 +135,7 @@ fn exactly_the_limit(setup: &Setup, counter_of: &dyn Fn(&str) -> i64) {
 #[test]
 fn exactly_the_limit_is_admitted_by_one_server() {
     let redis = Redis::single();
-    exactly_the_limit(&patient(&redis.env()), &|key| redis.counter(key));
+    exactly_the_limit(&patient(&redis.env()), &|value, years| redis.counter(&counter("fixed", value, years)));
     for key in redis.keys() {
         assert!(redis.ask(&["TTL", &key]).number() > 0, "{key} has an expiry");
     }
@@ -138,13 +145,15 @@ fn exactly_the_limit_is_admitted_by_one_server() {
 fn exactly_the_limit_is_admitted_if_rejected_requests_are_not_counted() {
     let redis = Redis::single();
     let setup = patient(&redis.env()).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
-    exactly_the_limit(&setup, &|key| redis.counter(key));
+    exactly_the_limit(&setup, &|value, years| redis.counter(&counter("fixed", value, years)));
 }
 
 #[test]
 fn exactly_the_limit_is_admitted_by_a_cluster() {
     let cluster = Cluster::start(Duration::from_secs(15));
-    exactly_the_limit(&patient(&cluster.env()), &|key| cluster.counter(key));
+    exactly_the_limit(&patient(&cluster.env()), &|value, years| {
+        cluster.counter(&in_cluster("fixed", value, years))
+    });
     // Braces in values do not choose the slot.
     let server = patient(&cluster.env()).rules("d.yaml", &rules(&[FIXED])).start_healthy();
     let client = server.client();
@@ -216,7 +225,7 @@ fn counts_move_with_their_slot() {
         for to in cluster.servers[..3].iter().chain(&cluster.servers[..3]) {
             for key in keys {
                 thread::sleep(Duration::from_millis(50));
-                let slot = slot(&counter(key, "v", 1));
+                let slot = slot(&in_cluster(key, "v", 1));
                 if cluster.owner(slot).port != to.port {
                     cluster.move_slot(slot, to);
                 }
@@ -234,7 +243,7 @@ fn counts_move_with_their_slot() {
                 (0..50).filter(|_| decision(&client.ask(one(key, "v")).unwrap()).0 == Code::Ok).count();
             assert_eq!(sum + i64::try_from(more).unwrap(), 40, "{key}");
         }
-        let counts = [1, 2].map(|years| cluster.counter(&counter("fixed", "v", years)));
+        let counts = [1, 2].map(|years| cluster.counter(&in_cluster("fixed", "v", years)));
         assert_eq!(counts, [40, 40]);
     });
 }

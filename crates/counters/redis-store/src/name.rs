@@ -1,8 +1,8 @@
 //! The name of a counter's key in Redis, which is that of the Go service, so that replicas of both share the counter.
 //!
-//! The counters of a rule with several limits, which the Go service does not have, are updated in one step. Their
-//! common part is in braces, a hash tag, so that a Redis Cluster keeps them on one server. Braces in values from
-//! callers must not determine the server, so they are escaped. `%` is escaped too, so that no two keys become equal.
+//! The counters of a rule with several limits, which the Go service does not have, are updated in one step. In a Redis
+//! Cluster their common part is in braces, a hash tag, which keeps them on one server. Braces in values from callers must
+//! not determine the server, so they are escaped. `%` is escaped too, so that no two keys become equal.
 //!
 //! Redis accepts keys of up to 512 MB, and every command contains its key. Long keys are hashed, so that callers with
 //! long values do not load Redis and the network.
@@ -10,12 +10,13 @@
 use std::borrow::Cow;
 
 use super::{pipeline::HOLDS_OF, topology::slots::hash_tag};
-use counters::{Batch, Check, CounterId, Member};
+use counters::{Batch, Check, CounterId};
 use wire::hashed;
 
 const MAX_BYTES: usize = 512;
 
 pub(super) struct Names {
+    is_cluster: bool,
     prefix: Box<str>,
     /// The number of bytes before the braces.
     before: usize,
@@ -24,17 +25,16 @@ pub(super) struct Names {
 impl Names {
     /// For keys with this prefix (`CACHE_KEY_PREFIX`), which precedes the braces unless it contains `{}`: a cluster ignores
     /// all braces after an empty pair.
-    pub(super) fn new(prefix: &str) -> Self {
+    pub(super) fn new(prefix: &str, is_cluster: bool) -> Self {
         let has_empty_tag = prefix.split_once('{').is_some_and(|(_, behind)| behind.starts_with('}'));
-        Self { prefix: prefix.into(), before: if has_empty_tag { 0 } else { prefix.len() } }
+        Self { is_cluster, prefix: prefix.into(), before: if has_empty_tag { 0 } else { prefix.len() } }
     }
 
     pub(super) fn of<'b>(&self, batch: &'b Batch, check: &Check) -> Cow<'b, str> {
-        match check.member {
-            Member::Alone => shortened(batch.key(check)),
-            Member::First | Member::Next => {
-                Cow::Owned(self.of_member(batch.key(check), batch.full_key(check)))
-            }
+        if self.is_cluster && check.limit.is_of_list {
+            Cow::Owned(self.of_member(batch.key(check), batch.full_key(check)))
+        } else {
+            shortened(batch.key(check))
         }
     }
 
@@ -52,16 +52,17 @@ impl Names {
         }
     }
 
-    /// The Redis keys that a counter with this full key may have: by its compatible or its full key, alone or in a
-    /// group.
-    pub(super) fn of_full_key(&self, full_key: &str) -> [String; 4] {
+    /// The Redis keys that a counter with this full key may have: by its compatible or its full key and, in a cluster,
+    /// alone or in a list.
+    pub(super) fn of_full_key(&self, full_key: &str) -> Vec<String> {
         let compatible = full_key.rsplit_once('#').map_or(full_key, |(key, _)| key);
-        let [alone, full] = [compatible, full_key].map(|key| shortened(key).into_owned());
-        [alone, full, self.of_member(compatible, full_key), self.of_member(full_key, full_key)]
+        let keys = [compatible, full_key];
+        let in_list = keys.iter().filter(|_| self.is_cluster).map(|key| self.of_member(key, full_key));
+        keys.iter().map(|key| shortened(key).into_owned()).chain(in_list).collect()
     }
 
-    /// The Redis key of a counter in a group, whose entries are those of all its counters. What follows them does not come
-    /// from a caller.
+    /// The Redis key of a limit of a list, which shares its entries with the others. What follows them does not come from a
+    /// caller.
     fn of_member(&self, key: &str, full_key: &str) -> String {
         let entries = CounterId::entries_of_full_key(full_key).unwrap_or(key);
         // A replica with another prefix may have reset a key.
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shared_part_of_a_groups_keys_is_in_braces() {
+    fn the_shared_part_of_a_lists_keys_is_in_braces_in_a_cluster() {
         for (prefix, key, expected) in [
             ("", "d_k_v_120/60#0.1.1.1/60", "{d_k_v_}120/60"),
             ("pre:", "pre:d_k_v_b/1000/60#4.1.1.1/60", "pre:{d_k_v_}b/1000/60"),
@@ -130,11 +131,11 @@ mod tests {
             ),
         ] {
             let compatible = key.rsplit_once('#').unwrap().0;
-            assert_eq!(Names::new(prefix).of_member(compatible, key), expected);
+            assert_eq!(Names::new(prefix, true).of_member(compatible, key), expected);
         }
         let whole = "d_k_v_120/60#0.1.1.1/60";
-        assert_eq!(Names::new("").of_member(whole, whole), "{d_k_v_}120/60#0.1.1.1/60");
-        let names = Names::new("pre:");
+        assert_eq!(Names::new("", true).of_member(whole, whole), "{d_k_v_}120/60#0.1.1.1/60");
+        let names = Names::new("pre:", true);
         let [one, other] = ["0/60", "0/3600"].map(|end| {
             let key = format!("pre:d_k_{}_{end}", "v".repeat(512));
             names.of_member(&key, &format!("{key}#4.1.1.512/60"))
@@ -153,12 +154,12 @@ mod tests {
             ("", "d_path_/users/{id}_60", "d_path_/users/{id}_60:leases"),
             ("", "d_k_{v_60", "{d_k_{v_60}:leases"),
         ] {
-            let leases = Names::new(prefix).leases_of(name);
+            let leases = Names::new(prefix, true).leases_of(name);
             assert_eq!(leases, expected);
             assert_eq!(slot(leases.as_bytes()), slot(name.as_bytes()), "{name}");
         }
         for name in ["d_k_v}_60", "d_k_{}_60"] {
-            let leases = Names::new("").leases_of(name);
+            let leases = Names::new("", true).leases_of(name);
             assert_ne!(slot(leases.as_bytes()), slot(name.as_bytes()), "{name}");
         }
     }
@@ -171,27 +172,29 @@ mod tests {
 
     #[test]
     fn a_counters_name_is_one_of_those_of_its_full_key() {
-        let names = Names::new("pre:");
-        let limit = limit::Limit::plain(5, limit::Unit::Minute);
-        for value in ["v", "{v}#/60", &"v".repeat(600)] {
-            for key_format_is_full in [false, true] {
-                let mut batch = Batch::default();
-                for _ in 0..2 {
-                    let start = batch.keys().len();
-                    batch.keys().push_str("pre:d_k_");
-                    batch.keys().push_str(value);
-                    batch.keys().push_str("_120");
-                    let end = batch.keys().len();
-                    batch.keys().push_str("#4.1.1.1/60");
-                    let end = if key_format_is_full { batch.keys().len() } else { end };
-                    batch.push([CounterId::of_name(""); 2], start..end, &limit, 0, limit::Hits::Take(1));
-                }
-                let alone = names.of(&batch, &batch.checks()[0]).into_owned();
-                batch.group(0);
-                for check in batch.checks() {
-                    let known = names.of_full_key(batch.full_key(check));
-                    assert!(known.contains(&alone) && known.contains(&names.of(&batch, check).into_owned()));
-                }
+        let alone = limit::Limit::plain(5, limit::Unit::Minute);
+        let in_list =
+            limit::Limits::new([alone.clone(), limit::Limit::plain(5, limit::Unit::Second)]).unwrap();
+        for (value, key_format_is_full) in
+            ["v", "{v}#/60", &"v".repeat(600)].into_iter().flat_map(|value| [(value, false), (value, true)])
+        {
+            let mut batch = Batch::default();
+            for limit in [&alone, in_list.first()] {
+                let start = batch.keys().len();
+                batch.keys().push_str("pre:d_k_");
+                batch.keys().push_str(value);
+                batch.keys().push_str("_120");
+                let end = batch.keys().len();
+                batch.keys().push_str("#4.1.1.1/60");
+                let end = if key_format_is_full { batch.keys().len() } else { end };
+                batch.push([CounterId::of_name(""); 2], start..end, limit, 0, limit::Hits::Take(1));
+            }
+            for is_cluster in [false, true] {
+                let names = Names::new("pre:", is_cluster);
+                let [alone, in_list] = [0, 1].map(|index| names.of(&batch, batch.check(index)).into_owned());
+                let known = names.of_full_key(batch.full_key(batch.check(0)));
+                assert!(known.contains(&alone) && known.contains(&in_list), "{known:?}");
+                assert_eq!(alone == in_list, !is_cluster, "only a cluster tells them apart");
             }
         }
     }
@@ -204,7 +207,7 @@ mod tests {
             let name = |rest: &str, end| {
                 let key = format!("{prefix}{rest}{end}");
                 let full_key = format!("{key}#{}.{}/60", prefix.len(), rest.len() - 1);
-                Names::new(&prefix).of_member(&key, &full_key)
+                Names::new(&prefix, true).of_member(&key, &full_key)
             };
             prop_assert_eq!(name(&one, "1/1") == name(&other, "1/1"), one == other);
             prop_assert!(name(&one, "1/1") != name(&one, "0/60"));

@@ -60,11 +60,12 @@ impl Pool {
                 startup_backoff: Backoff::new(startup.initial_interval, startup.max_interval),
             },
         };
+        let is_cluster = matches!(settings.servers, RedisServers::Cluster { .. });
         let pool = Self {
             // One connection per worker thread, up to the configured number.
             servers: ServerPool::new(shared, threads.min(settings.connections)),
-            is_cluster: matches!(settings.servers, RedisServers::Cluster { .. }),
-            names: Names::new(key_prefix),
+            is_cluster,
+            names: Names::new(key_prefix, is_cluster),
             commands,
         };
         pool.follow();

@@ -90,7 +90,7 @@ impl RedisStore {
     }
 
     /// The Redis keys that a counter with this full key may have.
-    pub fn names(&self, full_key: &str) -> [String; 4] {
+    pub fn names(&self, full_key: &str) -> Vec<String> {
         self.main.names.of_full_key(full_key)
     }
 
@@ -107,7 +107,7 @@ impl RedisStore {
             let reply =
                 connection.submit(checks.len(), batch.until.into(), batch.lowered.clone(), |pipeline| {
                     let guarded =
-                        checks.iter().map(|index| guarded_check(pool, batch, batch.check(*index), now));
+                        checks.iter().map(|index| script_check(pool, batch, batch.check(*index), now));
                     pipeline.count_guarded(&guarded.collect::<SmallVec<[_; 4]>>(), &batch.codes(&checks));
                 })?;
             let mut sent = Sent::new(Mode { now, is_grouped: true });
@@ -422,24 +422,16 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, m
 fn script_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check, now: Time) -> ScriptCheck<'b> {
     let (key, algorithm) = (pool.names.of(batch, check), check.limit.algorithm);
     let ttl_cache = &pool.backend().ttl_cache;
-    let seconds = match algorithm {
-        Algorithm::FixedWindow(_) => ttl_cache.seconds(&check.limit, now),
-        _ => ttl_cache.jitter(),
-    };
+    let is_window = matches!(algorithm, Algorithm::FixedWindow(_));
+    let seconds = if is_window { ttl_cache.seconds(&check.limit, now) } else { ttl_cache.jitter() };
+    let uncached =
+        (is_window && check.takes()).then(|| ttl_cache.uncached(&key, &check.limit, now)).flatten();
     ScriptCheck {
         key,
         algorithm,
         seconds,
-        uncached: None,
+        uncached,
         hits: check.asked().unwrap_or(check.hits),
         member: check.member,
     }
-}
-
-/// A check of a request that is counted in one step.
-fn guarded_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check, now: Time) -> ScriptCheck<'b> {
-    let guarded = script_check(pool, batch, check, now);
-    let is_counter = matches!(guarded.algorithm, Algorithm::FixedWindow(_)) && check.member == Member::Alone;
-    let uncached = pool.backend().ttl_cache.uncached(&guarded.key, &check.limit, now).filter(|_| is_counter);
-    ScriptCheck { uncached, ..guarded }
 }

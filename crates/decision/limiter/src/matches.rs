@@ -123,7 +123,8 @@ fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Resul
 }
 
 /// The limits of an override. A new limit has the algorithm and the name of the rule's, and the calendar of its limit per
-/// the same unit; one with a calendar is a fixed window. That of an override by entry has counters of its own.
+/// the same unit; one with a calendar is a fixed window. It continues the counter of the rule's limit that counts in the same
+/// way; one by entry has counters of its own.
 #[expect(clippy::expect_used, reason = "only a multiple of a unit can be too long")]
 fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits> {
     let of_rule = rule.and_then(Rule::limits).map(Limits::first);
@@ -143,7 +144,7 @@ fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits>
     if let (Kind::Concurrency, Some(hold)) = (kind, of_rule.and_then(|limit| limit.hold.as_ref())) {
         let limit = Limit::concurrency(requests_per_unit, HoldRule::clone(hold));
         let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
-        return Some(if found.by.is_some() { limit.apart() } else { limit }.into());
+        return Some(counted_as(limit, found, rule));
     }
     let calendar = calendar.or_else(|| of_unit.find_map(|limit| limit.calendar));
     let of_length = || Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
@@ -153,5 +154,14 @@ fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits>
     let limit = limit.with_calendar_months(policy.calendar_months).counted(counting);
     let limit = limit.holding(of_rule.and_then(|limit| limit.hold.clone()));
     let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
-    Some(if found.by.is_some() { limit.apart() } else { limit }.into())
+    Some(counted_as(limit, found, rule))
+}
+
+fn counted_as(limit: Limit, found: &Found, rule: Option<&Rule>) -> Limits {
+    let limit = match rule.and_then(Rule::limits) {
+        _ if found.by.is_some() => limit.apart(),
+        Some(limits) => limits.continued_by(limit),
+        None => limit,
+    };
+    limit.into()
 }

@@ -28,7 +28,7 @@ crate::named! {
         Error = "error",
         /// They can, but probably mean something else.
         Warning = "warning",
-        /// What was not judged.
+        /// What was not judged, or what a change would do.
         Note = "note",
     }
 }

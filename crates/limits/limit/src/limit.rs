@@ -51,6 +51,8 @@ pub struct Rate {
     pub counting: CountingMode,
     /// The keys of its counters end with a tag.
     pub is_tagged: bool,
+    /// One of a rule with several limits, or an override in the place of one.
+    pub is_of_list: bool,
     /// The limit has a `hold`.
     pub holds: bool,
     /// The seconds before its window begins at which hits are taken: their counter is kept for longer by them.
@@ -121,6 +123,7 @@ impl Limit {
             algorithm: Kind::FixedWindow.at(requests_per_unit, unit.into(), None),
             counting: CountingMode::Exact,
             is_tagged: false,
+            is_of_list: false,
             holds: false,
             ahead: 0,
         };
@@ -322,7 +325,18 @@ fn window(unit: Unit, multiplier: NonZeroU32) -> Option<Window> {
 }
 
 impl Limits {
+    /// The limits of a list. The longest window of those that have the Go service's key alone keeps it, because it would
+    /// lose most if its counter began anew; all others have a tag.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Option<Self> {
+        let mut limits: Vec<Limit> = limits.into_iter().collect();
+        let untagged = limits.iter().enumerate().filter(|(_, limit)| !limit.is_tagged);
+        let longest = untagged.rev().max_by_key(|(_, limit)| limit.unit.seconds()).map(|(index, _)| index);
+        for (index, limit) in limits.iter_mut().enumerate() {
+            limit.rate.is_of_list = true;
+            if Some(index) != longest {
+                *limit = limit.clone().tagged();
+            }
+        }
         let mut limits = limits.into_iter();
         let mut limits = Self { first: limits.next()?, others: limits.collect() };
         // A rule counts all or nothing: leases save nothing if one of its limits is checked for each hit.
@@ -340,6 +354,34 @@ impl Limits {
             limit.schedule = Some(Arc::new(Schedule::new(limit, entries)?));
         }
         Some(self)
+    }
+
+    /// The limits whose counters begin anew when they replace these limits, although one of these has the same unit and
+    /// algorithm: their keys or the formats of their states differ. In a cluster, those of a list have other keys.
+    pub fn begin_anew<'l>(&self, after: &'l Self, in_cluster: bool) -> Vec<&'l Limit> {
+        let kind = |limit: &Limit| (limit.unit, limit.algorithm.kind());
+        let counter =
+            |limit: &Limit| (limit.tag.clone(), limit.algorithm.tag(), in_cluster && limit.is_of_list);
+        let begins_anew = |limit: &&Limit| {
+            let mut known = self.iter().filter(|known| kind(known) == kind(limit)).peekable();
+            known.peek().is_some() && !known.any(|known| counter(known) == counter(limit))
+        };
+        after.iter().filter(begins_anew).collect()
+    }
+
+    /// A limit in place of these, with the counter of the one that counts in the same way; else with one of its own.
+    pub fn continued_by(&self, limit: Limit) -> Limit {
+        if !self.are_several() {
+            return limit;
+        }
+        let format = limit.algorithm.tag();
+        let mut limit = limit.tagged();
+        limit.rate.is_of_list = true;
+        if let Some(same) = self.iter().find(|known| known.algorithm.tag() == format) {
+            limit.rate.is_tagged = same.is_tagged;
+            limit.tag = same.tag.clone();
+        }
+        limit
     }
 
     #[inline]

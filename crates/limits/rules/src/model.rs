@@ -21,7 +21,7 @@ use super::{
 };
 use crate::template::Template;
 use faults::OnStoreFailure;
-use limit::Limits;
+use limit::{Limit, Limits};
 
 /// All loaded rules. A reload replaces the set; nothing edits it. A copy shares the descriptors.
 #[derive(Clone, Debug, Default)]
@@ -174,6 +174,20 @@ impl RuleSet {
     pub fn origin(&self, node: &Node) -> Option<(&str, u32)> {
         let Origin { file, line } = node.origin?;
         Some((self.files.get(file as usize)?, line))
+    }
+
+    /// The limits whose counters begin anew with these rules in place of others: [`Limits::begin_anew`].
+    pub fn begin_anew(&self, before: &Self, in_cluster: bool) -> Vec<(&Rule, &Limit)> {
+        let known: HashMap<&str, &Limits> =
+            before.rules().into_iter().filter_map(|rule| Some((&*rule.full_key, rule.limits()?))).collect();
+        let mut anew = Vec::new();
+        for rule in self.rules() {
+            if let (Some(before), Some(after)) = (known.get(&*rule.full_key), rule.limits()) {
+                let limits = before.begin_anew(after, in_cluster);
+                anew.extend(limits.into_iter().map(|limit| (rule, limit)));
+            }
+        }
+        anew
     }
 
     pub fn files(&self) -> impl Iterator<Item = &str> {

@@ -71,7 +71,7 @@ impl Watch {
             _ => false,
         };
         if let (Some(served), false) = (served, is_same) {
-            record(reloaded(seen.served.as_deref(), &served, now));
+            record(reloaded(seen.served.as_deref(), &served, api.managed.in_cluster, now));
             seen.served = Some(served);
         }
         let state = api.managed.source.state();
@@ -123,10 +123,17 @@ pub(super) fn few(domains: &[String]) -> String {
     }
 }
 
-fn reloaded(before: Option<&Served>, after: &Served, now: Time) -> Change {
+fn reloaded(before: Option<&Served>, after: &Served, in_cluster: bool, now: Time) -> Change {
     let hash = |served: &Served| format!("{:016x}", served.rules.fingerprint());
     let old = before.map(described).unwrap_or_default();
-    let new = described(after);
+    let mut new = described(after);
+    let anew = before.map(|before| after.rules.begin_anew(&before.rules, in_cluster)).unwrap_or_default();
+    for (rule, limit) in anew {
+        if let Some(described) = new.get_mut(&*rule.full_key) {
+            let limit = LimitShown::from(limit);
+            described.limits = text::cut_owned(format!("{}; {limit} begins at 0", described.limits));
+        }
+    }
     let is_other =
         |(name, rule): &(&&str, &Described<'_>)| old.get(**name).map(|old| &old.limits) != Some(&rule.limits);
     let set = new.iter().filter(is_other);

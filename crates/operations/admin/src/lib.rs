@@ -68,6 +68,8 @@ pub struct Managed {
     pub fleet: Arc<Fleet>,
     pub store: Arc<dyn Store>,
     pub store_kind: &'static str,
+    /// The store is a Redis Cluster.
+    pub in_cluster: bool,
     /// The servers of the store, without credentials.
     pub store_address: Option<String>,
     pub outages: Arc<Outages>,

@@ -5,7 +5,7 @@
 use std::{
     collections::HashMap,
     fmt::{Display, Write as _},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use clap::{Args, ValueEnum};
@@ -22,7 +22,7 @@ use limit::{Limit, Limits};
 use overrides::model::timestamp;
 use rules::{CompileOptions, Rule, RuleSet, SourceFile, compile};
 use rules_source::Reading;
-use settings::vars;
+use settings::vars::{self, Var};
 use text::{
     diagnostics::{Diagnostic, Severity, render},
     printable,
@@ -38,6 +38,9 @@ pub(crate) struct CheckArgs {
     /// Compare the rules with what this Envoy can send: its bootstrap file or config dump, in YAML or JSON. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) envoy: Vec<PathBuf>,
+    /// Say which counters begin at 0 when the rules replace those of this file or directory.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) before: Option<PathBuf>,
     /// Warn about rules that the Go service would reject.
     #[arg(long)]
     pub(crate) portable: bool,
@@ -75,6 +78,10 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
     let options = CompileOptions { portable: args.portable, strict: true, ..options };
     let envoys = if args.envoy.is_empty() { None } else { Some(Envoys::read(&args.envoy, environment)?) };
     let report = Report::with_envoys(reading, options, args.deny_warnings, envoys).demanding_limits();
+    let report = match &args.before {
+        Some(before) => report.after(&rules_before(before, args, options, environment)?, environment),
+        None => report,
+    };
     match format {
         Format::Text => terminal::print(&report.text()),
         Format::Json => terminal::print_json(&report.json()),
@@ -83,11 +90,37 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
     Ok(report.verdict())
 }
 
+/// The rules that are replaced.
+fn rules_before(
+    path: &Path,
+    args: &CheckArgs,
+    options: CompileOptions,
+    environment: &Environment,
+) -> Result<RuleSet, Failure> {
+    let (reading, _) = rules_files::read(&[path.to_owned()], args.reading, environment)?;
+    let options = CompileOptions { portable: false, strict: false, ..options };
+    let mut errors = reading.diagnostics;
+    let compiled = compile(&reading.files, options);
+    errors.extend(compiled.diagnostics);
+    errors.retain(Diagnostic::is_error);
+    match (compiled.rules, errors.first()) {
+        (Some(rules), None) => Ok(rules),
+        (_, error) => {
+            let error = error.map(ToString::to_string).unwrap_or_default();
+            Err(format!("--before {}: these rules cannot be read: {error}", path.display()).into())
+        }
+    }
+}
+
 /// Invalid settings, as an error of no file: a program that reads JSON receives JSON.
 fn without_verdict(message: String) -> Reading {
     let (file, path) = (String::new(), String::new());
     let error = Diagnostic { severity: Severity::Error, file, place: None, path, message, help: None };
     Reading { files: Vec::new(), diagnostics: vec![error] }
+}
+
+fn variable(name: &str) -> Option<&'static Var> {
+    vars::ALL.iter().copied().find(|var| var.name == name)
 }
 
 struct Envoys {
@@ -103,7 +136,6 @@ impl Envoys {
             reading.files.extend(files);
             reading.diagnostics.extend(diagnostics);
         }
-        let variable = |name: &str| vars::ALL.iter().copied().find(|var| var.name == name);
         let is_memcached = environment.value(&vars::BACKEND_TYPE) == "memcache";
         let name = if is_memcached { "MEMCACHE_TIMEOUT" } else { "REDIS_TIMEOUT" };
         let written = variable(name).map(|var| environment.value(var)).unwrap_or_default();
@@ -198,6 +230,24 @@ impl Report {
             None => self.diagnostics.iter_mut().for_each(|found| found.severity = Severity::Error),
         }
         self
+    }
+
+    /// Notes which counters begin anew in place of those of other rules.
+    fn after(mut self, before: &RuleSet, environment: &Environment) -> Self {
+        let topology = variable("REDIS_TYPE").map(|var| environment.value(var)).unwrap_or_default();
+        let in_cluster = topology.eq_ignore_ascii_case("cluster");
+        let rules = self.rules.take();
+        let anew = rules.iter().flat_map(|rules| rules.begin_anew(before, in_cluster));
+        let notes = anew.map(|(rule, limit)| Diagnostic {
+            severity: Severity::Note,
+            file: rule.full_key.to_string(),
+            place: None,
+            path: String::new(),
+            message: format!("the counters of {} begin at 0", limit.in_words()),
+            help: None,
+        });
+        self.diagnostics.extend(notes);
+        Self { rules, ..self }
     }
 
     fn verdict(&self) -> Verdict {

@@ -295,12 +295,13 @@ mod tests {
             (bare.paths.len(), bare.reading, bare.format),
             (0, ReadingArgs::default(), check::Format::Text)
         );
-        let line = "tollgate check rules a.yaml --merge-domains --ignore-dot-files --memcached --portable \
+        let line = "tollgate check rules a.yaml --merge-domains --ignore-dot-files --memcached --before old --portable \
             --deny-warnings --format github";
         let full = CheckArgs {
             paths: vec!["rules".into(), "a.yaml".into()],
             reading: ReadingArgs { merge_domains: true, ignore_dot_files: true, memcached: true },
             envoy: Vec::new(),
+            before: Some("old".into()),
             portable: true,
             deny_warnings: true,
             format: check::Format::Github,

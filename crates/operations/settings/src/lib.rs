@@ -54,7 +54,7 @@ use self::{
 };
 use ::memcached::settings::Memcached;
 use exporters::{statsd::settings::Sinks, tracing::settings::Spans};
-use redis_store::settings::Redis;
+use redis_store::settings::{Redis, RedisServers};
 use rules_source::xds::settings::Xds;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -153,6 +153,10 @@ impl Backend {
             Self::Redis(_) => "redis",
             Self::Memcached(_) => "memcached",
         }
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        matches!(self, Self::Redis(redis) if matches!(redis.main.servers, RedisServers::Cluster { .. }))
     }
 
     /// Its servers, without credentials; `None` for the memory of this process.

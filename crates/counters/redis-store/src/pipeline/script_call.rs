@@ -205,14 +205,23 @@ impl ScriptCall {
         over.resize(keys + 1, false);
         let is_refused = over[keys];
         let counters = self.counters.iter().zip(list).zip(over).map(|((counter, state), is_over)| {
-            if counter.runs[0].hits.taken() > 0 && (is_over || !is_refused) {
-                expiring.extend(counter.uncached);
-            }
             let state = ReplyState::read(counter.algorithm, state, counter.runs.len());
             let state = state.map_err(|error| failed(&error));
             CounterReply { member: counter.member, state, is_over }
         });
-        Ok(ScriptReply { now, is_refused, counters: counters.collect(), is_barred: false })
+        let reply = ScriptReply { now, is_refused, counters: counters.collect(), is_barred: false };
+        let mut unit = 0;
+        for (index, counter) in self.counters.iter().enumerate() {
+            if counter.member != Member::Next {
+                unit = index;
+            }
+            let hits = counter.runs[0].hits;
+            // The expiry of a counter is set when it counts.
+            if counter.uncached.is_some() && hits.taken() > 0 && !reply.bars(unit, hits) {
+                expiring.extend(counter.uncached);
+            }
+        }
+        Ok(reply)
     }
 }
 
@@ -244,7 +253,9 @@ fn time(reply: &[Reply]) -> Result<Time, String> {
 impl ScriptCounter {
     fn write(&self, into: &mut Vec<u8>) {
         let (letter, numbers) = match self.algorithm {
-            Algorithm::FixedWindow(FixedWindow { limit, .. }) => (b'c', [limit, 0, 0]),
+            Algorithm::FixedWindow(FixedWindow { limit, .. }) => {
+                (b'c', [limit, u64::from(self.uncached.is_some()), 0])
+            }
             Algorithm::SlidingWindow(SlidingWindow { limit, window }) => (b'w', [limit, window.seconds(), 0]),
             Algorithm::SlidingLog(SlidingLog { limit, window }) => (b'l', [limit, window.seconds(), 0]),
             Algorithm::Concurrency(_) => unreachable!("holds have a script of their own"),
@@ -253,7 +264,6 @@ impl ScriptCounter {
             }
         };
         let unit = match self.member {
-            Member::Alone if self.uncached.is_some() => b'x',
             Member::Alone => b'a',
             Member::First => b'f',
             Member::Next => b'n',

@@ -9,8 +9,10 @@ for i = 2, #ARGV do
   while at <= #ARGV[i] do
     runs[#runs + 1], runs[#runs + 2], at = unpacked('<i8I4', ARGV[i], at)
   end
-  local apply, size, load, add = algorithms[letter](seconds, one, two, three, unit == 'a' or unit == 'x')
+  local apply, size, load, add = algorithms[letter](seconds, one, two, three, unit == 'a')
   limits[i - 1] = {
-    letter = letter, unit = unit, seconds = seconds, runs = runs, apply = apply, size = size, load = load, add = add
+    letter = letter, unit = unit, seconds = seconds, runs = runs, apply = apply, size = size, load = load, add = add,
+    -- A shorter window that began at the same time may have created the counter.
+    may_expire = letter == 'c' and two == 1
   }
 end

@@ -27,7 +27,7 @@ local function save(key, limit, old, state, expiry)
     keep(key, old, state, expiry)
   elseif old > 0 or not call('SET', key, whole(state), 'EX', whole(limit.seconds), 'NX') then
     -- Before anything is counted, in case that it is denied.
-    if limit.unit == 'x' and call('TTL', key) < limit.seconds then
+    if limit.may_expire and call('TTL', key) < limit.seconds then
       call('EXPIRE', key, whole(limit.seconds))
     end
     if old == MOST then

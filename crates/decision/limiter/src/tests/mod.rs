@@ -58,6 +58,17 @@ fn the_allow_policy_reports_the_full_limit() {
 }
 
 #[test]
+fn what_a_store_held_before_it_failed_gives_no_identity() {
+    let setup = Setup::lost(OnStoreFailure::Allow);
+    let hold = "rate_limit: {unit: hour, requests_per_unit: 9, hold: {amount: 1, ttl: 10m}}";
+    setup.load(&format!("domain: d\ndescriptors: [{{key: one, {hold}}}, {{key: other, {hold}}}]\n"));
+    setup.store.holds_first.store(true, Relaxed);
+    let answer = setup.decide(&["one", "other"]).unwrap();
+    assert!(answer.code == Code::Ok && answer.hold.is_none(), "{answer:?}");
+    assert_eq!(statuses(&answer), [(Code::Ok, Some(9), 9); 2], "nothing is known of either");
+}
+
+#[test]
 fn the_deny_policy_reports_over_limit() {
     let setup = Setup::lost(OnStoreFailure::Deny);
     let answer = setup.decide(&["k", "free"]).unwrap();

@@ -19,7 +19,7 @@ use crate::{
     handles,
 };
 use clock::{Clock, ManualClock, Time};
-use counters::{Applied, Batch, Check, Count, KeepHolds, Operate, Report, StoreError, StoreFuture};
+use counters::{Applied, Batch, Check, Count, Held, KeepHolds, Operate, Report, StoreError, StoreFuture};
 use faults::OnStoreFailure;
 use memory::MemoryStore;
 use metrics::{FailureReason, RuleCounter, Stats, StatsOptions};
@@ -41,6 +41,8 @@ pub(super) struct RemoteStore {
     pub(super) is_near: AtomicBool,
     pub(super) counters: MemoryStore,
     pub(super) lost: Mutex<Option<FailureReason>>,
+    /// When it is lost, it has held for the first check before.
+    pub(super) holds_first: AtomicBool,
     pub(super) last_until: Mutex<Option<Instant>>,
     /// What leases would know of every counter.
     pub(super) known: Mutex<Option<u64>>,
@@ -74,6 +76,9 @@ impl Count for RemoteStore {
             match lost {
                 None => self.counters.apply(batch, now).await,
                 Some(reason) => {
+                    if self.holds_first.load(Relaxed) {
+                        batch.held(0, Held { fits: true, holds: true, ..Held::default() }, now);
+                    }
                     (0..batch.checks().len()).for_each(|index| batch.lose(index));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })
                 }
@@ -119,6 +124,7 @@ impl Setup {
             is_near: AtomicBool::new(false),
             counters: MemoryStore::new(10_000),
             lost: Mutex::default(),
+            holds_first: AtomicBool::new(false),
             last_until: Mutex::default(),
             known: Mutex::default(),
         });

@@ -11,6 +11,7 @@ use super::{
 
 mod buckets;
 mod doubles;
+mod lists;
 mod windows;
 
 /// An algorithm with any kind of state.

@@ -68,10 +68,10 @@ impl Lowering<'_> {
         limits.map(Allowance::Limited).ok_or(Reported)
     }
 
-    /// One of several limits, whose key has a suffix.
+    /// One of several limits.
     fn limit_of_list(&mut self, raw: &RawLimit, context: Context<'_>) -> Lowered<Limit> {
         if let Some(limit) = self.limit(raw, context)? {
-            return Ok(limit.tagged());
+            return Ok(limit);
         }
         let place = raw.unlimited.key().unwrap_or(raw.place);
         let message = "`unlimited` cannot be one of several limits";
@@ -82,10 +82,11 @@ impl Lowering<'_> {
 
     /// Reports limits that count the same hits in the same way: only the smallest has an effect.
     fn report_duplicates(&mut self, raw: &RawLimits, limits: &[Limit], context: Context<'_>) {
-        let mut first: HashMap<&str, Place> = HashMap::new();
+        let mut first: HashMap<String, Place> = HashMap::new();
         for (raw_limit, limit) in raw.as_slice().iter().zip(limits) {
-            let Some(place) = first.get(&*limit.tag) else {
-                first.insert(&limit.tag, raw_limit.place);
+            let format = limit.algorithm.tag();
+            let Some(place) = first.get(&format) else {
+                first.insert(format, raw_limit.place);
                 continue;
             };
             let message = format!("duplicate limit: the one at {place} counts the same hits");

@@ -104,7 +104,7 @@ fn every_limit_of_a_list_and_every_algorithm_without_a_rate_in_its_state_may_hav
     let in_force: Vec<u64> = limits.iter().map(|limit| limit.at(monday).requests_per_unit).collect();
     assert_eq!(in_force, [6, 60, 20, 0]);
     for limit in &limits {
-        assert_eq!((&limit.at(monday).tag, limit.tag.is_empty()), (&limit.tag, false));
+        assert_eq!(limit.at(monday).tag, limit.tag, "the counter is the same");
     }
     let text = "    algorithm: concurrency\n    requests_per_unit: 2
     hold: {ttl: 1m}\n    schedule: [{days: mon, requests_per_unit: 3}]\n";
