@@ -448,3 +448,23 @@ fn what_was_taken_of_a_larger_limit_is_not_assigned() {
     });
     assert!(granted.sum::<u64>() <= 50);
 }
+
+#[test]
+fn an_envoy_that_has_not_said_what_it_uses_gets_its_part_of_some_seconds() {
+    for (limit, seconds, first) in [(21_000, 3600, 657), (600, 60, 100), (200, 3600, 50)] {
+        let limit =
+            QuotaLimit { requests: limit, seconds, window_end: Some(Time::from_seconds(START + seconds)) };
+        let mut division = Division::default();
+        division.report(1, 1, 0, at(0));
+        let mut all = 0;
+        for millis in (0..5_000).step_by(100) {
+            if let Turn::Take(hits, time) = division.turn(limit, at(millis)) {
+                division.taken(hits, time, hits, at(millis));
+                all += hits;
+            }
+            division.assign(limit, at(millis));
+            assert!(millis > 0 || all == first, "{limit:?}: {all}");
+        }
+        assert!(all <= limit.requests / 8 + first, "{limit:?}: {all} until it reports");
+    }
+}
