@@ -176,7 +176,9 @@ impl Model {
         if limits.is_empty() {
             return Meaning::NoLimit;
         }
-        let checks = limits.into_iter().map(|limit| self.check(request, descriptor, limit, is_list));
+        // Also for a limit that comes with the request.
+        let list = self.rule(&descriptor.entries).map_or(&[][..], |rule| &rule.limits);
+        let checks = limits.into_iter().map(|limit| self.check(request, descriptor, limit, list));
         Meaning::Limited(Limited {
             checks: checks.collect(),
             is_list,
@@ -187,8 +189,8 @@ impl Model {
         })
     }
 
-    /// Compares a limit with its counter as it is before the request.
-    fn check(&self, request: &Request, descriptor: &Descriptor, limit: Limit, is_list: bool) -> Check {
+    /// Compares a limit with its counter as it is before the request. `list` has the limits of the descriptor's rule.
+    fn check(&self, request: &Request, descriptor: &Descriptor, limit: Limit, list: &[Limit]) -> Check {
         let of_request = u64::from(request.hits);
         let hits = match (descriptor.hits, &limit.hold) {
             (hits, _) if limit.unit == Unit::AtATime => u64::from(hits != Some(0) && !descriptor.is_refund),
@@ -196,7 +198,10 @@ impl Model {
             (None, Some(hold)) if request.hits == 0 && !descriptor.is_refund => hold.amount,
             (None, _) => of_request.max(1),
         };
-        let is_of_go = !is_list && limit.units == 1;
+        // A counter is named by its own window. One per unit has the Go service's name; of a list, that is the longest.
+        let of_go = list.iter().filter(|other| other.units == 1 && other.unit != Unit::AtATime);
+        let longest = of_go.map(Limit::seconds).max().filter(|_| list.len() > 1);
+        let is_of_go = limit.units == 1 && longest.is_none_or(|longest| limit.seconds() == longest);
         let counter = Counter { entries: descriptor.entries.clone(), seconds: limit.seconds(), is_of_go };
         // An estimate is cut to the limit, so that an unused budget admits a request. A limit of 0 still admits none.
         let (fits, is_none) = match limit.hold {

@@ -115,8 +115,7 @@ pub(crate) struct Status {
     pub(crate) is_shadowed: bool,
 }
 
-/// What hits are counted under. Limits of the same window share a counter, also those of requests and overrides. But the
-/// limits of a list, and windows of several units, are apart from those that the Go service has.
+/// What hits are counted under. Limits of the same window share a counter, also those of requests and overrides.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Counter {
     pub(super) entries: Entries,

@@ -62,9 +62,9 @@ impl<'r> Matches<'r> {
                     let limits = limits(&found, rule, policy);
                     Some(Box::new(Replacement { overridden: Some(found), limits }))
                 }
-                (None, Some(limits)) => {
-                    matched = None;
-                    Some(Box::new(Replacement { overridden: None, limits: Some(limits) }))
+                (None, Some(limit)) => {
+                    let limit = continued(limit, matched.take().map(|matched| matched.rule));
+                    Some(Box::new(Replacement { overridden: None, limits: Some(limit.into()) }))
                 }
                 (None, None) => None,
             };
@@ -111,15 +111,14 @@ impl<'r> Match<'r> {
     }
 }
 
-fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Result<Limits, RequestError> {
+fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Result<Limit, RequestError> {
     let unknown = RequestError::OverrideUnit { descriptor, unit: limit.unit };
     let unit = Unit::from_number(limit.unit).ok_or(unknown)?;
     let units = limit.unit_multiplier.unwrap_or(1);
     let with_units = |units| Limit::new(limit.requests_per_unit.into(), unit, units, Kind::FixedWindow, None);
     let limit = NonZeroU32::new(units).and_then(with_units);
     let limit = limit.ok_or(RequestError::OverrideUnits { descriptor, units })?;
-    let limit = limit.with_calendar_months(policy.calendar_months).counted(policy.counting);
-    Ok(limit.into())
+    Ok(limit.with_calendar_months(policy.calendar_months).counted(policy.counting))
 }
 
 /// The limits of an override. A new limit has the algorithm and the name of the rule's, and the calendar of its limit per
@@ -158,10 +157,13 @@ fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits>
 }
 
 fn counted_as(limit: Limit, found: &Found, rule: Option<&Rule>) -> Limits {
-    let limit = match rule.and_then(Rule::limits) {
-        _ if found.by.is_some() => limit.apart(),
+    if found.by.is_some() { limit.apart() } else { continued(limit, rule) }.into()
+}
+
+/// A limit in place of a rule's.
+fn continued(limit: Limit, rule: Option<&Rule>) -> Limit {
+    match rule.and_then(Rule::limits) {
         Some(limits) => limits.continued_by(limit),
         None => limit,
-    };
-    limit.into()
+    }
 }
