@@ -206,7 +206,9 @@ impl Run<'_> {
         let _ = writeln!(self.history, "request {}: {request}", self.model.requests() + 1);
         let message = written::message(&self.domain, request, |hold| self.held[&hold].0.clone());
         let response = self.replica(turn).client.ask(message);
-        let response = response.unwrap_or_else(|error| panic!("{error}\n{}", self.history));
+        let response = response.unwrap_or_else(|error| {
+            panic!("{error}\n{}\n{}", self.history, self.replica(turn).server.process.log())
+        });
         let _ = writeln!(self.history, "    {}", answer_text(&response));
         let whys: Vec<String> = (0..request.descriptors.len()).map(|index| why(&response, index)).collect();
         // Beside a block nothing is counted, so only a cache knows what shadow mode allows.

@@ -1,13 +1,19 @@
 //! What random requests have found, each as its shortest sequence.
 
-use proto::envoy::service::ratelimit::v3::{
-    RateLimitResponse,
-    rate_limit_response::{Code, DescriptorStatus},
+use std::time::Duration;
+
+use proto::envoy::{
+    extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride,
+    service::ratelimit::v3::{
+        RateLimitResponse,
+        rate_limit_response::{Code, DescriptorStatus},
+    },
+    r#type::v3::RateLimitUnit,
 };
 
 use crate::support::{
     client::request,
-    redis::Redis,
+    redis::{Cluster, Redis},
     server::{Server, Setup},
 };
 
@@ -26,6 +32,9 @@ descriptors:
       - {unit: year, requests_per_unit: 10, hold: {amount: 4, ttl: 1h}}
       - {unit: month, requests_per_unit: 1, hold: {amount: 1, ttl: 1h}}
   - {key: other, quota_mode: true, rate_limit: {unit: year, requests_per_unit: 10}}
+  - key: list
+    shadow_mode: true
+    rate_limit: [{unit: year, requests_per_unit: 0}, {unit: month, requests_per_unit: 0}]
 ";
 
 fn ask(server: &Server, key: &str, hits: Option<u64>, is_refund: bool) -> RateLimitResponse {
@@ -83,4 +92,37 @@ fn an_exhausted_quota_with_a_list_holds_nothing() {
         assert_eq!((second.overall_code(), codes), (Code::Ok, vec![Code::OverLimit, Code::Ok]));
         assert!(second.dynamic_metadata.is_none(), "{second:?}");
     });
+}
+
+#[test]
+fn a_refund_of_a_list_that_holds_counts_behind_another_list() {
+    let (redis, cluster) = (Redis::single(), Cluster::start(Duration::from_secs(15)));
+    for env in [redis.env(), cluster.env()] {
+        let setup = Setup::new().redis(&env).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
+        let server = setup.env("REDIS_TIMEOUT", "5s").rules("d.yaml", RULES).start_healthy();
+        for value in ["a", "b", "c", "d"] {
+            let ask = |asked| {
+                let answer = server.ask(asked);
+                answer.unwrap_or_else(|error| panic!("{error}\n{}", server.process.log()))
+            };
+            // A larger limit that comes with the request spends eight of ten.
+            let mut spends = request("d", &[&[("both", value)]]);
+            let unit = RateLimitUnit::Year.into();
+            spends.descriptors[0].limit =
+                Some(RateLimitOverride { requests_per_unit: 100, unit, unit_multiplier: None });
+            spends.descriptors[0].hits_addend = Some(8);
+            assert_eq!(ask(spends).overall_code(), Code::Ok);
+            let mut refund = request("d", &[&[("list", value)], &[("both", value)]]);
+            refund.descriptors[1].hits_addend = Some(8);
+            refund.descriptors[1].is_negative_hits = true;
+            assert_eq!(ask(refund.clone()).statuses[1].limit_remaining, 5, "{value}");
+            let mut read = request("d", &[&[("both", value)]]);
+            read.descriptors[0].hits_addend = Some(0);
+            assert_eq!(
+                ask(read).statuses[0].limit_remaining,
+                5,
+                "{value}: of ten all are left, and five places"
+            );
+        }
+    }
 }

@@ -246,7 +246,8 @@ impl Batch {
                     }
                 }
             } else if checks.iter().all(|check| check.finding == Finding::Read) {
-                for check in checks {
+                // What holds was only looked at: a list that is refunded may have a concurrency limit.
+                for check in checks.iter_mut().filter(|check| check.hold.is_none()) {
                     check.finding = Finding::ToCount(check.hits);
                 }
                 asked.push(group.start);

@@ -432,6 +432,7 @@ fn script_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check, now: Time) -> 
         seconds,
         uncached,
         hits: check.asked().unwrap_or(check.hits),
-        member: check.member,
+        // A refund counts whatever the others of its list find, and not all of these may be in the call.
+        member: if check.takes() { check.member } else { Member::Alone },
     }
 }
