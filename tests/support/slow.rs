@@ -43,7 +43,8 @@ impl Pace {
 
     /// The time at which this many new keys are done.
     fn done(&mut self, keys: u32) -> Instant {
-        let mut at = self.free.max(Instant::now() - CATCH_UP);
+        let now = Instant::now();
+        let mut at = self.free.max(now.checked_sub(CATCH_UP).unwrap_or(now));
         for _ in 0..keys {
             at += self.each;
             let nanos = (at - self.start).as_nanos() % self.every.as_nanos();

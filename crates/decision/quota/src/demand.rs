@@ -62,6 +62,10 @@ impl Demand {
         (self.requests, self.denied, self.sampled_at) = (0, 0, now);
     }
 
+    pub(crate) fn is_known(&self) -> bool {
+        self.sample.is_some()
+    }
+
     /// The requests that come in a time; `None` if that is not known.
     pub(crate) fn rate(&self, time: Duration) -> Option<u64> {
         self.sample.map(|(requests, sampled)| part(requests, time, sampled))

@@ -391,17 +391,14 @@ impl Envoy {
     /// back with the next report.
     fn needs(&self, limit: QuotaLimit, cap: u64, now: Now) -> u64 {
         let (left, little) = (self.left(limit, now), cap / 8 + 1);
-        let (wanted, soon) = match self.demand.rate(SILENCE) {
-            Some(_) => {
-                // Until after its next report, unless that is much to lie idle.
-                let much = self.demand.of(PROMPT, false).max(MUCH);
-                (self.demand.of(SILENCE, false).min(much), self.demand.of(2 * TICK, true))
-            }
+        let (wanted, soon) = if self.demand.is_known() {
+            // Until after its next report, unless that is much to lie idle.
+            let much = self.demand.of(PROMPT, false).max(MUCH);
+            (self.demand.of(SILENCE, false).min(much), self.demand.of(2 * TICK, true))
+        } else {
             // One that has not reported what it uses may be idle, and gets its part of the limit.
-            None => {
-                let part = |time| part(limit.requests, time, Duration::from_secs(limit.seconds));
-                (part(SILENCE).max(MUCH), part(2 * TICK))
-            }
+            let part = |time| part(limit.requests, time, Duration::from_secs(limit.seconds));
+            (part(SILENCE).max(MUCH), part(2 * TICK))
         };
         let wanted = wanted.max(little).min(cap);
         let is_much = self.asks && left / HOARD > wanted;

@@ -46,22 +46,21 @@ fn a_limit_in_place_of_a_list_has_the_counter_of_the_same_window() {
 
 #[test]
 fn a_counter_begins_anew_if_its_key_or_the_format_of_its_state_differs() {
-    let begin = |before: &[Limit], after: &[Limit], in_cluster| {
-        let limits = |all: &[Limit]| match all {
-            [one] => Limits::from(one.clone()),
-            _ => Limits::new(all.iter().cloned()).unwrap(),
+    let begin = |before: &[&Limit], after: &[&Limit], in_cluster| {
+        let limits = |all: &[&Limit]| match all {
+            [one] => Limits::from(Limit::clone(one)),
+            _ => Limits::new(all.iter().copied().cloned()).unwrap(),
         };
         let (before, after) = (limits(before), limits(after));
         before.begin_anew(&after, in_cluster).into_iter().map(|limit| limit.unit).collect::<Vec<_>>()
     };
-    let [minute, day, year] = [Unit::Minute, Unit::Day, Unit::Year].map(plain);
-    let year_and = [minute.clone(), year.clone()];
-    assert_eq!(begin(&[year.clone()], &year_and, false), []);
-    assert_eq!(begin(&[year.clone()], &year_and, true), [Unit::Year]);
-    assert_eq!(begin(&year_and, &[year.clone()], true), [Unit::Year]);
-    assert_eq!(begin(&[day.clone()], &[day.clone(), year], false), [Unit::Day], "the year has its key");
+    let [minute, day, year] = &[Unit::Minute, Unit::Day, Unit::Year].map(plain);
+    assert_eq!(begin(&[year], &[minute, year], false), []);
+    assert_eq!(begin(&[year], &[minute, year], true), [Unit::Year]);
+    assert_eq!(begin(&[minute, year], &[year], true), [Unit::Year]);
+    assert_eq!(begin(&[day], &[day, year], false), [Unit::Day], "the year has its key");
     assert_eq!(begin(&[minute], &[day], false), [], "nobody expects it to go on");
     let bucket = |hits| Limit::new(hits, Unit::Minute, NonZeroU32::MIN, Kind::TokenBucket, None).unwrap();
-    assert_eq!(begin(&[bucket(5)], &[bucket(6)], false), [Unit::Minute]);
-    assert_eq!(begin(&[bucket(5)], &[bucket(5)], false), []);
+    assert_eq!(begin(&[&bucket(5)], &[&bucket(6)], false), [Unit::Minute]);
+    assert_eq!(begin(&[&bucket(5)], &[&bucket(5)], false), []);
 }
