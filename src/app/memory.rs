@@ -15,7 +15,6 @@ pub(super) struct Budgets {
     pub(super) admin_bodies: Arc<Budget>,
     pub(super) admin_replies: Arc<Budget>,
     pub(super) handshakes: Arc<Budget>,
-    pub(super) pages: Arc<Budget>,
 }
 
 impl Budgets {
@@ -27,7 +26,6 @@ impl Budgets {
             admin_bodies: budget(Bound::AdminBodies),
             admin_replies: budget(Bound::AdminReplies),
             handshakes: budget(Bound::TlsHandshakes),
-            pages: budget(Bound::Pages),
         }
     }
 }
@@ -55,7 +53,6 @@ impl App {
             Bound::AdminBodies => Some(self.budgets.admin_bodies.used()),
             Bound::AdminReplies => Some(self.budgets.admin_replies.used()),
             Bound::TlsHandshakes => Some(self.budgets.handshakes.used()),
-            Bound::Pages => Some(self.budgets.pages.used()),
             Bound::GrpcConnections => {
                 let closed = service.connections_closed.get();
                 of_many(service.connections_accepted.get().saturating_sub(closed))
@@ -66,6 +63,7 @@ impl App {
             Bound::RecentRequests => self.recent_requests.as_ref().map(|requests| requests.bytes()),
             Bound::Leases => self.store.leases().and_then(|leases| of_many(leases.keys as u64)),
             Bound::LocalCache => self.over_limit.as_ref().map(|cache| cache.usage().keys.bytes),
+            Bound::Quotas => Some(self.quotas.bytes()),
             Bound::Series => of_many(self.stats.series() as u64),
             Bound::Rules | Bound::HttpConnections => None,
         }

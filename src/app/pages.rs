@@ -17,7 +17,7 @@ use net::ServerAddress;
 use server::{
     http::{
         self,
-        debug::{DebugPages, MetricsPage},
+        debug::{DebugPages, MetricsPage, Shown},
         json::Endpoints,
     },
     listen::Listener,
@@ -147,7 +147,7 @@ impl Pages {
         app: &Arc<App>,
         stop: &watch::Receiver<bool>,
     ) -> Vec<JoinHandle<()>> {
-        let Budgets { json_bodies, admin_bodies, pages, .. } = &app.budgets;
+        let Budgets { json_bodies, admin_bodies, .. } = &app.budgets;
         let options = |port, probe: &str| http::Options {
             port,
             stats: app.stats.clone(),
@@ -166,17 +166,16 @@ impl Pages {
         let ports =
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
         let rendered = app.clone();
-        let metrics_page = Arc::new(MetricsPage::new(path, pages, move || {
-            rendered.stats.render(&|samples| rendered.sample(samples))
-        }));
-        let debug_pages = Arc::new(DebugPages::new(
-            app.source.clone(),
-            app.store.clone(),
-            app.keeper.index().clone(),
-            app.recent.values(),
-            metrics_page.clone(),
-            pages,
-        ));
+        let metrics_page =
+            MetricsPage::new(path, move |out| rendered.stats.write(&|samples| rendered.sample(samples), out));
+        let shown = Shown {
+            source: app.source.clone(),
+            store: app.store.clone(),
+            overrides: app.keeper.index().clone(),
+            key_values: app.recent.values(),
+        };
+        let debug_pages = Arc::new(DebugPages::new(shown, &metrics_page));
+        let metrics_page = Arc::new(metrics_page);
         let endpoints = Arc::new(endpoints(app, settings));
         let stop = stop.clone();
         serving.push(threads.http.run(move || async move {

@@ -11,9 +11,6 @@ use rules_source::{
 };
 use settings::Settings;
 
-/// The text of all rules files may have so many bytes for each of `RULES_MAX_VALUES`.
-const TEXT_OF_A_VALUE: u64 = 32;
-
 /// The source of the rules. It stops when this is dropped.
 pub(super) enum Feed {
     /// Files, which are read again when they change.
@@ -35,8 +32,7 @@ impl Feed {
         let rules = &settings.rules;
         let directory =
             RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files);
-        // A value has a dozen bytes of text, and comments have some.
-        let directory = directory.at_most(MAX_BYTES.min(rules.max_values as u64 * TEXT_OF_A_VALUE));
+        let directory = directory.at_most(MAX_BYTES.min(settings.memory.text_of_rules() as u64));
         // After a panic the watcher reads the rules again.
         let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
         let debounce = watch::Debounce::default();

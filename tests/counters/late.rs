@@ -76,7 +76,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
     let store = Late { counters: MemoryStore::new(1000), after };
     let limiter = Arc::new(limiter(policy, store, stats.clone()));
     let parts = Parts {
-        quotas: Quotas::new(limiter.clone(), Edges::system(), (&settings().quotas).into()),
+        quotas: Quotas::new(limiter.clone(), Edges::system(), settings().quota()),
         limiter,
         stats: stats.clone(),
         health: Arc::default(),

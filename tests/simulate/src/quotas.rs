@@ -118,7 +118,12 @@ impl QuotasPlan {
 }
 
 pub fn settings() -> quota::Settings {
-    quota::Settings { ttl_seconds: TTL_SECONDS, max_buckets: 1000, max_buckets_of_stream: 100 }
+    quota::Settings {
+        ttl_seconds: TTL_SECONDS,
+        max_buckets: 1000,
+        max_buckets_of_stream: 100,
+        max_bytes: 16 << 20,
+    }
 }
 
 /// What an Envoy knows of a bucket.

@@ -55,7 +55,7 @@ impl Quotas {
         let (mut state, now) = (lock(&self.state), self.now());
         state.asked.clear();
         // What is paid for and belongs to nobody is returned by a last turn.
-        state.buckets.retain(|_, bucket| !bucket.division.is_over());
+        state.remove_unused();
         let due = state.buckets.iter().filter(|(_, bucket)| bucket.due <= now.elapsed);
         due.map(|(bucket, _)| bucket.clone()).collect()
     }

@@ -39,7 +39,14 @@ pub struct Settings {
     pub max_buckets: usize,
     /// The maximum number of buckets of a stream.
     pub max_buckets_of_stream: usize,
+    /// The memory for all buckets.
+    pub max_bytes: usize,
 }
+
+/// What a bucket takes beside its texts, each of its entries, and each stream that has it: measured with maps and allocations.
+const BUCKET: usize = 512;
+const ENTRY: usize = 80;
+const OF_STREAM: usize = 384;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketAction {
@@ -74,6 +81,8 @@ pub enum Strategy {
 pub enum Refused {
     TooManyBuckets,
     TooManyOfStream,
+    /// All buckets have as many bytes as they may.
+    Memory,
 }
 
 /// What was done since the start.
@@ -111,6 +120,8 @@ struct State {
     next_stream: u64,
     /// The buckets of each stream, together.
     used: usize,
+    /// The memory of `buckets`.
+    bytes: usize,
 }
 
 #[derive(Default)]
@@ -135,6 +146,35 @@ enum Mode {
 struct Outbox {
     actions: BTreeMap<Arc<QuotaBucket>, Action>,
     waker: Option<Waker>,
+}
+
+impl State {
+    fn bytes(&self) -> usize {
+        self.bytes + self.used * OF_STREAM
+    }
+
+    /// The division of a bucket, which is added if there is none.
+    fn division(&mut self, bucket: &Arc<QuotaBucket>) -> &mut Division {
+        if !self.buckets.contains_key(bucket) {
+            self.bytes += bytes_of(bucket);
+        }
+        &mut self.buckets.entry(bucket.clone()).or_default().division
+    }
+
+    /// Removes the buckets that no Envoy uses, and of which nothing is to be returned.
+    fn remove_unused(&mut self) {
+        let Self { buckets, bytes, .. } = self;
+        buckets.retain(|key, bucket| {
+            let is_used = !bucket.division.is_over();
+            *bytes -= if is_used { 0 } else { bytes_of(key) };
+            is_used
+        });
+    }
+}
+
+fn bytes_of(bucket: &QuotaBucket) -> usize {
+    let entries = bucket.entries.iter().map(|(key, value)| ENTRY + key.len() + value.len());
+    BUCKET + bucket.domain.len() + entries.sum::<usize>()
 }
 
 impl Outbox {
@@ -193,6 +233,11 @@ impl Quotas {
         lock(&self.state).used
     }
 
+    /// The memory of all buckets.
+    pub fn bytes(&self) -> usize {
+        lock(&self.state).bytes()
+    }
+
     pub fn streams(&self) -> usize {
         lock(&self.state).streams.len()
     }
@@ -242,15 +287,18 @@ impl Stream {
             }
             None if state.used >= quotas.settings.max_buckets => return Err(Refused::TooManyBuckets),
             None => {
-                let known = state.buckets.get_key_value(&bucket);
-                let bucket = known.map_or_else(|| Arc::new(bucket), |(known, _)| known.clone());
+                let known = state.buckets.get_key_value(&bucket).map(|(known, _)| known.clone());
+                let more = OF_STREAM + if known.is_some() { 0 } else { bytes_of(&bucket) };
+                if state.bytes() + more > quotas.settings.max_bytes {
+                    return Err(Refused::Memory);
+                }
+                let bucket = known.unwrap_or_else(|| Arc::new(bucket));
                 self.buckets.insert(bucket.clone());
                 state.used += 1;
                 bucket
             }
         };
-        let division = &mut state.buckets.entry(bucket.clone()).or_default().division;
-        division.report(self.id, allowed, denied, now);
+        state.division(&bucket).report(self.id, allowed, denied, now);
         state.asked.insert(bucket);
         drop(state);
         quotas.reported.notify_one();

@@ -251,6 +251,12 @@ impl<T> Source<T> {
         state.errors += 1;
     }
 
+    /// Does what needs the memory of one more set of rules. No reload reads one meanwhile: it waits.
+    pub fn between_reloads<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _reloading = lock(&self.reloading);
+        work()
+    }
+
     /// Frees replaced sets that nothing uses any more, and returns their memory to the system.
     fn free_retired(&self) {
         if lock(&self.reloading).free_unused() {

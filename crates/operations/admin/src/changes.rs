@@ -38,7 +38,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     };
     let warning =
         warning.map(|why| format!("only changes of this replica that are not in Redis yet are shown: {why}"));
-    Reply::json(&Changes { changes, warning })
+    Reply::json(api, &Changes { changes, warning })
 }
 
 /// What was seen last, to notice a change.

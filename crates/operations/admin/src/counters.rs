@@ -26,11 +26,14 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let current = counters.overridden.map(|Found { action, expires, by, .. }| {
         by.map_or_else(|| effect_shown(action, expires), |by| as_api(by.to_json()))
     });
-    Reply::json(&Counters {
-        rule: rule.map(str::to_owned),
-        by_override: current,
-        limits: counters.limits.iter().map(|state| limit(rule, state)).collect(),
-    })
+    Reply::json(
+        api,
+        &Counters {
+            rule: rule.map(str::to_owned),
+            by_override: current,
+            limits: counters.limits.iter().map(|state| limit(rule, state)).collect(),
+        },
+    )
 }
 
 /// The descriptor that the parameters name.
@@ -81,7 +84,7 @@ pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
         warn!("reset of {target}: {warning}");
     }
     let reply = CountersReset { reset: keys.len(), warning };
-    Ok(Reply::json(&reply)?.changed(shown_target(api, &target), &reason.unwrap_or_default()))
+    Ok(Reply::json(api, &reply)?.changed(shown_target(api, &target), &reason.unwrap_or_default()))
 }
 
 /// Notifies the other replicas. Those that do not hear of it may reject by their caches until the limit's window ends.

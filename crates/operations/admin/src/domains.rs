@@ -26,10 +26,10 @@ pub(super) async fn list(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
         this_replica: *this_replica,
         ..as_api(one.to_json())
     };
-    Reply::json(&Switches {
-        domains: all.iter().map(of).collect(),
-        kept_in: api.managed.keeper.storage().to_owned(),
-    })
+    Reply::json(
+        api,
+        &Switches { domains: all.iter().map(of).collect(), kept_in: api.managed.keeper.storage().to_owned() },
+    )
 }
 
 /// The switches in force by their domains, and whether each is of this replica alone.
@@ -92,5 +92,5 @@ pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
     let whose = if domain == EVERY_DOMAIN { "all domains" } else { domain };
     let what = format!("{whose}, which was {}", what.join(" and "));
     let cleared = removed.iter().map(|one| as_api(one.to_json())).collect();
-    Ok(Reply::json(&SwitchesCleared { cleared })?.changed(what, query.needed("reason")))
+    Ok(Reply::json(api, &SwitchesCleared { cleared })?.changed(what, query.needed("reason")))
 }

@@ -25,7 +25,7 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         r#in: hold.limit.hold.as_ref().map(|rule| rule.currency.to_string()),
         expires_at: Rfc3339(hold.open.expires).to_string(),
     };
-    Reply::json(&Holds { holds: holds.iter().map(hold).collect() })
+    Reply::json(api, &Holds { holds: holds.iter().map(hold).collect() })
 }
 
 /// `POST /api/v1/holds/settle`: settles the holds of a request at a cost.
@@ -63,5 +63,5 @@ async fn close(api: &Api, asked: &CloseHolds, close: Close) -> Result<Reply, Pro
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
     let reason = asked.reason.clone().unwrap_or_default();
-    Ok(Reply::json(&HoldsClosed { closed })?.changed(id.to_owned(), &reason))
+    Ok(Reply::json(api, &HoldsClosed { closed })?.changed(id.to_owned(), &reason))
 }

@@ -36,7 +36,7 @@ use tracing::info;
 use self::{
     events::Events,
     history::History,
-    reply::{Body, Call, Problem, Query, Reply, Sending},
+    reply::{Body, Call, Problem, Query, Reply},
     routes::{EVENT_PARTS, Found},
     rules::RuleRates,
 };
@@ -107,7 +107,6 @@ pub struct Api {
     history: History,
     rule_rates: RuleRates,
     events: Events,
-    sending: Sending,
     watch: changes::Watch,
     not_enforced: not_enforced::Watch,
     /// Held while rules are tried.
@@ -156,9 +155,8 @@ impl Api {
     /// Takes the first sample of the counters: call it before the first request.
     pub fn new(managed: Managed, access: Access) -> Self {
         let (history, rule_rates, events, watch, not_enforced, trial) = Default::default();
-        let sending = Sending::new(managed.replies.clone());
         let started = managed.started;
-        let api = Self { managed, access, history, rule_rates, events, sending, watch, not_enforced, trial };
+        let api = Self { managed, access, history, rule_rates, events, watch, not_enforced, trial };
         let actions = ROUTES.iter().filter_map(|route| route.action);
         actions.for_each(|action| api.managed.stats.service().admin_changes.show(action));
         api.sample(started);
@@ -195,7 +193,7 @@ impl Api {
                     text.push(b',');
                 }
                 text.extend_from_slice(format!("\"{name}\":").as_bytes());
-                text.extend_from_slice(&body);
+                body.pieces().for_each(|piece| text.extend_from_slice(piece));
             }
         }
         text.push(b'}');
@@ -244,7 +242,7 @@ impl Api {
     async fn call(&self, route: &Route, who: &Who, request: &Request<Bytes>) -> Result<Answer, Problem> {
         let changes = &self.managed.stats.service().admin_changes;
         let Some(action) = route.action else {
-            return self.reply(route, who, request).await?.into_answer(&self.sending);
+            return Ok(self.reply(route, who, request).await?.into_answer());
         };
         match self.reply(route, who, request).await {
             Ok(reply) => {
@@ -252,7 +250,7 @@ impl Api {
                 let (what, reason) = reply.change.clone().unwrap_or_default();
                 info!(action, by = %who, what, reason, "admin change");
                 self.record(action, &what, who.author(), reason);
-                reply.into_answer(&self.sending)
+                Ok(reply.into_answer())
             }
             Err(problem) => {
                 let is_error = problem.status.is_server_error();

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 
 use super::{
     Api,
-    reply::{Body, Call, Problem, Query, Reply},
+    reply::{Call, Paper, Problem, Query, Reply},
 };
 use api::{ImportAborted, ImportBegun, ImportLength, Imported, OverrideRemoved};
 use clock::{Clock, SystemClock, Time};
@@ -49,24 +49,25 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     // Without a condition every override matches, so that a page of a million is found without reading all.
     let is_filtered = switches > 0
         || ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
-    let (mut page, mut found, mut matching) = (br#"{"overrides":["#.to_vec(), 0_usize, 0_usize);
+    let mut page = Paper::new(&api.managed.replies);
+    let mut written = page.push(br#"{"overrides":["#);
+    let (mut found, mut matching) = (0_usize, 0_usize);
     index.for_each(|one| {
         if matches(one) && !one.is_over(now) {
             if matching >= offset && found < count && page.len() < MAX_PAGE_BYTES {
-                page.extend_from_slice(if found > 0 { b"," } else { b"" });
-                page.extend_from_slice(json_of(one, values).to_string().as_bytes());
+                let comma = if found > 0 { "," } else { "" };
+                written = page.push(format!("{comma}{}", json_of(one, values)).as_bytes());
                 found += 1;
             }
             matching += 1;
         }
-        is_filtered || found < count && page.len() < MAX_PAGE_BYTES
+        written.is_ok() && (is_filtered || found < count && page.len() < MAX_PAGE_BYTES)
     });
     let matching = if is_filtered { matching } else { total };
     let place = api.managed.keeper.storage();
-    page.extend_from_slice(
-        format!(r#"],"matching":{matching},"total":{total},"kept_in":"{place}"}}"#).as_bytes(),
-    );
-    Ok(Reply { body: Body::Json(page.into()), change: None })
+    written?;
+    page.push(format!(r#"],"matching":{matching},"total":{total},"kept_in":"{place}"}}"#).as_bytes())?;
+    Ok(page.into())
 }
 
 /// `POST /api/v1/overrides`: sets an override, and replaces the one for the same target.
@@ -86,7 +87,7 @@ pub(super) fn changed(api: &Api, one: &Override, effect: Effect) -> Result<Reply
     let reply = api::Override { rule: effect.rule, warning: effect.warning, ..as_api(one.to_json()) };
     let end = reply.expires_at.as_ref().map(|end| format!(" until {end}"));
     let what = format!("{}, {}{}", shown_target(api, &one.target), one.effect(), end.unwrap_or_default());
-    Ok(Reply::json(&reply)?.changed(what, &one.reason))
+    Ok(Reply::json(api, &reply)?.changed(what, &one.reason))
 }
 
 /// The rule that an override applies to, and a warning.
@@ -133,7 +134,7 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
     keeper.remove(&one.target).await?;
     let what = format!("{}, which was {}", shown_target(api, &one.target), one.effect());
     let removed = as_api(json_of(&one, api.managed.recent.values()));
-    Ok(Reply::json(&OverrideRemoved { removed })?.changed(what, call.query.needed("reason")))
+    Ok(Reply::json(api, &OverrideRemoved { removed })?.changed(what, call.query.needed("reason")))
 }
 
 /// A target for the log of changes, with its values by `KEY_VALUES`.
@@ -165,7 +166,7 @@ pub(super) fn effect_shown(action: Action, expires: Option<u32>) -> api::Overrid
 
 /// `POST /api/v1/imports`: begins an import. Nothing changes until it is committed.
 pub(super) async fn begin(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
-    Reply::json(&ImportBegun { import: api.managed.keeper.begin_import()? })
+    Reply::json(api, &ImportBegun { import: api.managed.keeper.begin_import()? })
 }
 
 /// `POST /api/v1/imports/{id}`: adds overrides to an import, as JSON lines.
@@ -174,7 +175,7 @@ pub(super) async fn add(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let now = keeper.index().time(SystemClock.now());
     let all = read_lines(api, call, &api.keys_without_rule().await?, now)?;
     let overrides = keeper.add_to_import(call.parameter, &all, known_length(&call.query)).await?;
-    Reply::json(&ImportLength { import: call.parameter.to_owned(), overrides })
+    Reply::json(api, &ImportLength { import: call.parameter.to_owned(), overrides })
 }
 
 /// The overrides of a body of JSON lines, or the first errors. One that an export wrote was accepted before.
@@ -216,7 +217,7 @@ pub(super) async fn commit(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
     let imported = api.managed.keeper.commit_import(call.parameter, known_length(&call.query)).await?;
     let total = api.managed.keeper.index().len();
     let what = format!("{imported} override{}", if imported == 1 { "" } else { "s" });
-    Ok(Reply::json(&Imported { imported, total })?.changed(what, call.query.needed("reason")))
+    Ok(Reply::json(api, &Imported { imported, total })?.changed(what, call.query.needed("reason")))
 }
 
 /// The number of overrides that the caller has added to an import.
@@ -226,7 +227,7 @@ fn known_length(query: &Query<'_>) -> Option<u64> {
 
 pub(super) async fn abort(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     api.managed.keeper.abort_import(call.parameter).await?;
-    Reply::json(&ImportAborted { aborted: call.parameter.to_owned() })
+    Reply::json(api, &ImportAborted { aborted: call.parameter.to_owned() })
 }
 
 impl From<ChangeError> for Problem {

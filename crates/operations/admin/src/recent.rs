@@ -50,7 +50,7 @@ pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         whose,
     };
     if !is_unmatched {
-        return Reply::json(&Top { keys, window });
+        return Reply::json(api, &Top { keys, window });
     }
     let shape = |key: KeyHits| UnmatchedShape {
         reason: key.rule,
@@ -61,7 +61,7 @@ pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         error: key.error,
     };
     let unmatched = keys.into_iter().map(shape).collect();
-    Reply::json(&Unmatched { unmatched, total: merged.unmatched_total, window })
+    Reply::json(api, &Unmatched { unmatched, total: merged.unmatched_total, window })
 }
 
 /// The entries of a key, as replies show them.
@@ -99,7 +99,7 @@ pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Proble
     });
     refusals.sort_by_cached_key(|refusal| Reverse((refusal.last.clone(), refusal.descriptor.clone())));
     refusals.truncate(query.number("n"));
-    Reply::json(&RefusedKeys { refusals, others, key_values: values.name().to_owned(), whose })
+    Reply::json(api, &RefusedKeys { refusals, others, key_values: values.name().to_owned(), whose })
 }
 
 fn one_by_one(api: &Api, query: &Query<'_>, entries: Option<&[(String, String)]>) -> Result<Reply, Problem> {
@@ -121,5 +121,5 @@ fn one_by_one(api: &Api, query: &Query<'_>, entries: Option<&[(String, String)]>
     let values: KeyValues = recent.values();
     let refusals = found.iter().map(|decision| decision.json(values)).collect();
     let whose = Whose { scope: THIS.to_owned(), replicas: None };
-    Reply::json(&Refusals { refusals, key_values: values.name().to_owned(), whose })
+    Reply::json(api, &Refusals { refusals, key_values: values.name().to_owned(), whose })
 }

@@ -1,6 +1,6 @@
 //! Calls of the admin API and their replies: query parameters, JSON, and errors.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, io, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
@@ -9,11 +9,11 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 
 use super::{
-    Who,
+    Api, Who,
     routes::{Parameter, Takes},
 };
 use overrides::model::MAX_JSON;
-use server::http::{Answer, streamed, typed};
+use server::http::{Answer, pieces, streamed, typed};
 use text::{cut_display, entries};
 
 pub(super) struct Call<'a> {
@@ -30,8 +30,14 @@ pub(super) struct Reply {
 }
 
 pub(super) enum Body {
-    Json(Bytes),
+    Json(Paper),
     Events(mpsc::Receiver<Bytes>),
+}
+
+/// The JSON of a reply. What it takes is reserved before, piece by piece, until it is sent.
+pub(super) struct Paper {
+    pieces: Vec<Vec<u8>>,
+    reserved: Share,
 }
 
 /// Why a call failed. The message has the value seen, the expected one, and what to do.
@@ -44,17 +50,9 @@ pub(super) struct Problem {
     allowed: Option<HeaderValue>,
 }
 
-/// The size up to which a reply is small: a status, or the answer to a change. A connection has at most one reply, so
-/// that `HTTP_MAX_CONNECTIONS` bounds the small ones, and none waits for clients that do not read large ones.
-const SMALL: usize = 16 << 10;
-
-/// The memory for large replies that are being sent. Beyond it further ones are rejected, but a single one never is.
-pub(super) struct Sending(Arc<Budget>);
-
-struct Sent {
-    body: Bytes,
-    _share: Share,
-}
+/// The size of a piece. One has room whatever others take: a status, or the answer to a change. A connection has at most
+/// one reply, so that `HTTP_MAX_CONNECTIONS` bounds them, and none waits for clients that do not read large ones.
+const PIECE: usize = 16 << 10;
 
 /// The query parameters of a call, which are those of its route.
 pub(super) struct Query<'a> {
@@ -153,61 +151,92 @@ impl<'a> Query<'a> {
     }
 }
 
-impl Sending {
-    pub(super) fn new(memory: Arc<Budget>) -> Self {
-        Self(memory)
+impl Paper {
+    pub(super) fn new(memory: &Arc<Budget>) -> Self {
+        Self { pieces: Vec::new(), reserved: Share::new(memory) }
     }
 
-    /// The same bytes, counted until the last copy is dropped if they are many.
-    pub(super) fn count(&self, body: Bytes) -> Bytes {
-        if body.len() <= SMALL {
-            return body;
+    pub(super) fn len(&self) -> usize {
+        self.pieces.iter().map(Vec::len).sum()
+    }
+
+    /// Appends bytes, if there is room for them.
+    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<(), Problem> {
+        while !bytes.is_empty() {
+            if self.pieces.last().is_none_or(|last| last.len() == PIECE) {
+                if !self.pieces.is_empty() && !self.reserved.resize(self.pieces.len() * PIECE) {
+                    let message = "the reply is larger than the memory that other replies leave; ask for less with `n`, or \
+                                   again when their clients have read them";
+                    return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message));
+                }
+                self.pieces.push(Vec::new());
+            }
+            let Some(last) = self.pieces.last_mut() else { break };
+            let (here, rest) = bytes.split_at(bytes.len().min(PIECE - last.len()));
+            last.extend_from_slice(here);
+            bytes = rest;
         }
-        let mut share = Share::new(&self.0);
-        share.take(body.len());
-        Bytes::from_owner(Sent { body, _share: share })
+        Ok(())
     }
 
-    /// Fails if there is no room for a reply of this size.
-    fn check(&self, bytes: usize) -> Result<(), Problem> {
-        let message = "clients do not read their large replies; ask for less, or again when they have";
-        let used = self.0.used();
-        let has_room = bytes <= SMALL || used == 0 || used.saturating_add(bytes) <= self.0.limit();
-        if has_room { Ok(()) } else { Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)) }
+    pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(Vec::as_slice)
     }
 }
 
-impl AsRef<[u8]> for Sent {
-    fn as_ref(&self) -> &[u8] {
-        &self.body
+/// Keeps why it has no room, which an [`io::Error`] cannot carry.
+struct Filling<'p> {
+    paper: &'p mut Paper,
+    problem: Option<Problem>,
+}
+
+impl io::Write for Filling<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.paper.push(bytes) {
+            Ok(()) => Ok(bytes.len()),
+            Err(problem) => {
+                self.problem = Some(problem);
+                Err(io::ErrorKind::OutOfMemory.into())
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
 impl Reply {
-    pub(super) fn json(value: &impl Serialize) -> Result<Self, Problem> {
-        let body = serde_json::to_vec(value).map_err(|error| {
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the reply is not JSON: {error}"))
-        })?;
-        Ok(Self { body: Body::Json(body.into()), change: None })
+    pub(super) fn json(api: &Api, value: &impl Serialize) -> Result<Self, Problem> {
+        let mut paper = Paper::new(&api.managed.replies);
+        let mut filling = Filling { paper: &mut paper, problem: None };
+        match (serde_json::to_writer(&mut filling, value), filling.problem) {
+            (Ok(()), _) => Ok(paper.into()),
+            (Err(_), Some(problem)) => Err(problem),
+            (Err(error), None) => {
+                let message = format!("the reply is not JSON: {error}");
+                Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message))
+            }
+        }
     }
 
-    /// The answer, unless it has no room. That of a change, which is made already, always has.
-    pub(super) fn into_answer(self, sending: &Sending) -> Result<Answer, Problem> {
-        Ok(match self.body {
-            Body::Json(body) => {
-                if self.change.is_none() {
-                    sending.check(body.len())?;
-                }
-                typed(StatusCode::OK, "application/json", sending.count(body))
-            }
+    pub(super) fn into_answer(self) -> Answer {
+        match self.body {
+            Body::Json(paper) => pieces("application/json", paper.pieces, paper.reserved),
             Body::Events(events) => streamed("text/event-stream", events),
-        })
+        }
     }
 
     /// The same, with a change for the log; the reason may be empty.
     pub(super) fn changed(self, what: impl Into<String>, reason: &str) -> Self {
         let reason = (!reason.is_empty()).then(|| reason.to_owned());
         Self { change: Some((what.into(), reason)), ..self }
+    }
+}
+
+impl From<Paper> for Reply {
+    fn from(paper: Paper) -> Self {
+        Self { body: Body::Json(paper), change: None }
     }
 }
 
@@ -252,15 +281,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_bytes_of_replies_wait_for_slow_readers() {
-        let sending = Sending::new(Budget::new(3 * SMALL));
-        assert!(sending.check(usize::MAX).is_ok(), "a single one is always sent");
-        let large = sending.count(Bytes::from(vec![0; SMALL + 1]));
-        assert!(sending.check(2 * SMALL - 1).is_ok());
-        let copy = sending.count(Bytes::from(vec![0; 2 * SMALL - 1])).clone();
-        assert_eq!(sending.check(SMALL + 1).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
-        assert!(sending.check(SMALL).is_ok(), "small ones have their own room");
-        drop((large, copy));
-        assert!(sending.check(SMALL + 1).is_ok(), "they were sent");
+    fn a_reply_reserves_what_it_takes_and_a_small_one_always_has_room() {
+        let memory = Budget::new(3 * PIECE);
+        let push = |paper: &mut Paper, bytes: usize| paper.push(&vec![b'x'; bytes]);
+        let mut large = Paper::new(&memory);
+        push(&mut large, PIECE).unwrap();
+        assert_eq!(memory.used(), 0);
+        push(&mut large, PIECE + 1).unwrap();
+        assert_eq!((memory.used(), large.len()), (2 * PIECE, 2 * PIECE + 1));
+        let mut other = Paper::new(&memory);
+        push(&mut other, 2 * PIECE).unwrap();
+        assert_eq!(push(&mut other, 1).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        push(&mut Paper::new(&memory), PIECE).unwrap();
+        assert_eq!(large.pieces().map(<[u8]>::len).sum::<usize>(), large.len());
+        drop(large);
+        push(&mut other, PIECE).unwrap();
+        drop(other);
+        assert_eq!(memory.used(), 0);
     }
 }

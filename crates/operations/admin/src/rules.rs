@@ -1,6 +1,7 @@
 //! `GET /api/v1/rules`: every rule with its place, its limits, and its hits and rates from samples of the counters.
 
 use std::{
+    cell::Cell,
     cmp::Ordering,
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex},
@@ -12,7 +13,7 @@ use super::{
     reply::{Call, Problem, Reply},
     view::{Parts, View},
 };
-use api::{RuleListed, Rules};
+use api::{RuleListed, Whose};
 use clock::{Clock as _, SystemClock, Time};
 use faults::mutex::lock;
 use fleet::RuleHits;
@@ -21,6 +22,7 @@ use limiter::Served;
 use metrics::{RuleCounter, RuleStats};
 use recent::LimitShown;
 use rules::{Rule, RuleId};
+use serde::{Serialize, Serializer};
 
 const SECONDS: usize = 2;
 
@@ -68,7 +70,24 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let rules = served
         .zip(found)
         .map(|(served, (rule, has_fixed_name))| json(served, rule, has_fixed_name, &counted));
-    Reply::json(&Rules { rules: rules.collect(), total, whose })
+    Reply::json(api, &Listed { rules: Rows(Cell::new(Some(rules))), total, whose })
+}
+
+/// [`api::Rules`], whose rows are made one at a time.
+#[derive(Serialize)]
+struct Listed<R> {
+    rules: R,
+    total: usize,
+    #[serde(flatten)]
+    whose: Whose,
+}
+
+struct Rows<I>(Cell<Option<I>>);
+
+impl<I: Iterator<Item: Serialize>> Serialize for Rows<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.take().into_iter().flatten())
+    }
 }
 
 /// What the rules have counted, by their full keys.

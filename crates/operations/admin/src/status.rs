@@ -31,13 +31,13 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     if let Json::Object(mut status) = merged.status {
         // Another replica's own status, as it was published.
         status.insert("scope".to_owned(), whose.scope.into());
-        return Reply::json(&status);
+        return Reply::json(api, &status);
     }
     let replicas = match whose.replicas {
         Some(OrUnknown::Known(_)) => OrUnknown::Known(members(api).await.unwrap_or_default()),
         _ => OrUnknown::UNKNOWN,
     };
-    Reply::json(&status(api, &merged, &whose.scope, Some(replicas)))
+    Reply::json(api, &status(api, &merged, &whose.scope, Some(replicas)))
 }
 
 /// The status of this replica, with the rates and latencies of a view.
@@ -166,15 +166,14 @@ fn callers(api: &Api, rates: [f64; OnStoreFailure::ALL.len()]) -> Vec<String> {
 pub(super) async fn replicas(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
     let own = own_id().to_owned();
     let Ok(members) = members(api).await else {
-        return Reply::json(&Replicas { own, ..Replicas::default() });
+        return Reply::json(api, &Replicas { own, ..Replicas::default() });
     };
     let first = members.first().map(|one| &one.rules_hash);
     let is_same = members.iter().all(|one| Some(&one.rules_hash) == first);
-    Reply::json(&Replicas {
-        own,
-        serve_same_rules: OrUnknown::Known(is_same),
-        replicas: OrUnknown::Known(members),
-    })
+    Reply::json(
+        api,
+        &Replicas { own, serve_same_rules: OrUnknown::Known(is_same), replicas: OrUnknown::Known(members) },
+    )
 }
 
 /// This replica and the others; an error if these are unknown.

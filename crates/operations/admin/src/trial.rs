@@ -1,7 +1,7 @@
 //! `POST /api/v1/try`: what rules would have made of the last recorded requests. Nothing changes.
 //!
 //! The rules are compiled, and the requests replayed, on a thread of their own, one trial at a time, with the rules in force
-//! beside the new ones.
+//! beside the new ones. A reload waits for its end: there is memory for one set of rules more.
 
 use std::sync::Arc;
 
@@ -36,9 +36,6 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         let message = "no requests are recorded: set RECENT_REQUESTS_MAX_BYTES above 0, and KEY_VALUES to plain or hashed";
         return Err(Problem::new(StatusCode::CONFLICT, message));
     };
-    let Some(served) = api.managed.source.current() else {
-        return Err(Problem::new(StatusCode::CONFLICT, "there are no rules in force to compare with"));
-    };
     let Ok(turn) = api.trial.clone().try_lock_owned() else {
         let message = "another trial is under way; try again when it has ended";
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, message));
@@ -46,22 +43,34 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let (overrides, policy) = (api.managed.keeper.index().clone(), trials.policy.clone());
     let (options, cache_bytes) = (trials.options, trials.cache_bytes);
     let (recording, rate) = (trials.requests.recording(), trials.requests.rate());
+    let source = api.managed.source.clone();
     let replayed = tokio::task::spawn_blocking(move || {
         // A caller that goes away does not end the replay.
         let _turn = turn;
-        let new = read(rules, options)?;
-        let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
-        let side = |rules, domains| {
-            Decider::new(rules, policy.clone(), overrides.clone(), cache_bytes).on_domains(domains)
-        };
-        replayed(recording, side(new, domains), side(RuleSet::clone(&served.rules), Vec::new()))
+        source.between_reloads(|| {
+            let Some(served) = source.current() else {
+                return Err(Problem::new(
+                    StatusCode::CONFLICT,
+                    "there are no rules in force to compare with",
+                ));
+            };
+            let new = read(rules, options)?;
+            let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
+            let side = |rules, domains| {
+                Decider::new(rules, policy.clone(), overrides.clone(), cache_bytes).on_domains(domains)
+            };
+            replayed(recording, side(new, domains), side(RuleSet::clone(&served.rules), Vec::new()))
+        })
     });
     let report = replayed.await.map_err(|_| failed("the replay panicked; the log has the place"))??;
-    Reply::json(&Trial {
-        refused_now: report.refused - report.newly_refused + report.newly_allowed,
-        recorded: Recorded { share_of_keys: rate, bytes: trials.requests.bytes() },
-        report,
-    })
+    Reply::json(
+        api,
+        &Trial {
+            refused_now: report.refused - report.newly_refused + report.newly_allowed,
+            recorded: Recorded { share_of_keys: rate, bytes: trials.requests.bytes() },
+            report,
+        },
+    )
 }
 
 fn failed(message: &str) -> Problem {

@@ -83,10 +83,11 @@ pub struct Settings {
     pub log: Log,
 }
 
-impl From<&Quotas> for quota::Settings {
-    fn from(quotas: &Quotas) -> Self {
-        let &Quotas { ttl_seconds, max_buckets, max_buckets_of_stream } = quotas;
-        Self { ttl_seconds, max_buckets, max_buckets_of_stream }
+impl Settings {
+    pub fn quota(&self) -> quota::Settings {
+        let Quotas { ttl_seconds, max_buckets, max_buckets_of_stream } = self.quotas;
+        let max_bytes = self.memory.bytes(Bound::Quotas);
+        quota::Settings { ttl_seconds, max_buckets, max_buckets_of_stream, max_bytes }
     }
 }
 
@@ -192,7 +193,7 @@ impl Settings {
         http.json = json(&mut reader, http.json, grpc_tls.as_ref());
         let admin = admin(&mut reader, grpc_tls.as_ref());
         let mut rules = Rules::read(&mut reader);
-        let control_plane = xds::read(&mut reader, rules.source);
+        let control_plane = xds::read(&mut reader, rules.source, memory.text_of_rules());
         if control_plane.is_none() {
             rules.root = rules_root(&mut reader, &rules);
         }

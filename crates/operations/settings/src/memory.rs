@@ -23,7 +23,6 @@ text::named! {
         JsonBodies = "json_bodies",
         AdminBodies = "admin_bodies",
         AdminReplies = "admin_replies",
-        Pages = "pages",
         TlsHandshakes = "tls_handshakes",
         Holds = "holds",
         QueuedSettles = "queued_settles",
@@ -31,6 +30,7 @@ text::named! {
         Overrides = "overrides",
         RecentRequests = "recent_requests",
         Series = "series",
+        Quotas = "quotas",
         LocalCache = "local_cache",
     }
 }
@@ -49,6 +49,9 @@ const SMALL: usize = 128 << 20;
 
 /// The memory beyond which overrides have a larger share: the bounds of rules and requests are at their largest there.
 const LARGE: usize = 512 << 20;
+
+/// A value of a rule has a dozen bytes of text, and comments have some.
+const TEXT_OF_A_VALUE: usize = 32;
 
 /// The default of a bound.
 pub struct Share {
@@ -103,7 +106,6 @@ impl Bound {
             Self::AdminReplies => {
                 share(26, (17 << 18, 20 << 20), "replies of the admin API that are being sent")
             }
-            Self::Pages => share(20, (1 << 20, 64 << 20), "pages of metrics and rules that are being sent"),
             Self::TlsHandshakes => share(16, (1 << 20, 32 << 20), "unfinished TLS handshakes"),
             Self::Holds => {
                 share(14, (1 << 10, 256 << 20), "open holds in memory").of(1, &vars::HOLDS_MAX_BYTES.var)
@@ -121,6 +123,9 @@ impl Bound {
                 .of(1, &vars::RECENT_REQUESTS_MAX_BYTES.var),
             Self::Series => {
                 share(14, (100, 10_000), "series named by requests").of(1_536, &vars::METRICS_MAX_SERIES.var)
+            }
+            Self::Quotas => {
+                share(20, (1 << 20, 64 << 20), "buckets of Envoys, among which limits are divided")
             }
             Self::LocalCache => share(0, (0, 0), "the over-limit cache, which is off by default")
                 .of(1, &vars::LOCAL_CACHE_SIZE_IN_BYTES.var),
@@ -226,6 +231,11 @@ impl Memory {
     /// The bound in bytes.
     pub fn bytes(&self, bound: Bound) -> usize {
         self.amount(bound).saturating_mul(self.unit(bound))
+    }
+
+    /// The most bytes of rules files, or of a control plane's response.
+    pub fn text_of_rules(&self) -> usize {
+        self.amount(Bound::Rules).saturating_mul(TEXT_OF_A_VALUE)
     }
 
     /// Everything full.

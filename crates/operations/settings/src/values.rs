@@ -184,12 +184,6 @@ pub(super) fn memory(text: &str) -> Result<usize, InvalidValue> {
     bytes.ok_or_else(|| InvalidValue::new("an amount of memory of at least 32Mi, such as 256Mi or 268435456"))
 }
 
-/// The maximum size of a response; 0 is the default, as in the Go service.
-pub(super) fn xds_message_bytes(text: &str) -> Result<usize, InvalidValue> {
-    let bytes: usize = whole::<_, 0, { u32::MAX as u64 }>(text)?;
-    Ok(if bytes == 0 { 64 << 20 } else { bytes })
-}
-
 /// A target in the notation of gRPC for Go: a host and a port, or a unix socket.
 pub(super) fn xds_server(text: &str) -> Result<ServerAddress, InvalidValue> {
     let expected = "host:port, or unix: and the path of a socket";

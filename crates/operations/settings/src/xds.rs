@@ -27,7 +27,8 @@ const TLS: TlsVars = TlsVars {
     enabled_by: "CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
 };
 
-pub(super) fn read(reader: &mut Reader<'_>, source: RulesSource) -> Option<Box<Xds>> {
+/// The largest response has `text_of_rules` bytes by default.
+pub(super) fn read(reader: &mut Reader<'_>, source: RulesSource, text_of_rules: usize) -> Option<Box<Xds>> {
     let set = ControlPlane::read(reader);
     let xds = Xds {
         node_metadata: node_metadata(reader, &set.node_metadata),
@@ -43,7 +44,7 @@ pub(super) fn read(reader: &mut Reader<'_>, source: RulesSource) -> Option<Box<X
             jitter: set.backoff_jitter,
         },
         keepalive_interval: set.keepalive_interval,
-        max_message_bytes: set.max_message_bytes,
+        max_message_bytes: if set.max_message_bytes == 0 { text_of_rules } else { set.max_message_bytes },
     };
     (source != RulesSource::File).then(|| Box::new(xds))
 }

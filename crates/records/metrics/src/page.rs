@@ -1,10 +1,10 @@
 //! Samples, and the text format of Prometheus that they are written in.
 //!
-//! `prometheus` yields every sample once, in the order of the page. The page writes them in this order, so that a page
-//! of many series is never in memory twice; a mapper and the statsd sinks use those that have a statsd name.
+//! `prometheus` yields every sample once, in the order of the page. The page writes them in this order, so that its text
+//! is in memory one sample at a time; a mapper and the statsd sinks use those that have a statsd name.
 
 use std::{
-    fmt::Write as _,
+    fmt::{self, Write as _},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -77,16 +77,23 @@ impl Samples<'_> {
     }
 }
 
-#[derive(Default)]
-pub(super) struct Page {
-    pub(super) text: String,
+pub(super) struct Page<'o> {
+    out: &'o mut dyn fmt::Write,
+    /// The first error of `out`: nothing is written after it.
+    pub(super) written: fmt::Result,
     /// Response times are in milliseconds, as in old versions of the Go service.
-    pub(super) in_milliseconds: bool,
-    pub(super) metric: &'static str,
-    pub(super) labels: String,
+    in_milliseconds: bool,
+    metric: &'static str,
+    labels: String,
+    text: String,
 }
 
-impl Page {
+impl<'o> Page<'o> {
+    pub(super) fn new(out: &'o mut dyn fmt::Write, in_milliseconds: bool) -> Self {
+        let (metric, labels, text) = Default::default();
+        Self { out, written: Ok(()), in_milliseconds, metric, labels, text }
+    }
+
     /// Writes a sample; the samples of a metric come together.
     pub(super) fn sample(&mut self, metric: &Metric, values: &[&str], value: Value<'_>) {
         let Metric { name, kind, labels, help, .. } = *metric;
@@ -103,6 +110,18 @@ impl Page {
             }
             value => series(&mut self.text, name, &self.labels, value),
         }
+        self.flush();
+    }
+
+    /// Writes a text that is appended by `write`.
+    pub(super) fn with(&mut self, write: impl FnOnce(&mut String)) {
+        write(&mut self.text);
+        self.flush();
+    }
+
+    fn flush(&mut self) {
+        self.written = self.written.and_then(|()| self.out.write_str(&self.text));
+        self.text.clear();
     }
 }
 

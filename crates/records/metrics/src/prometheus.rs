@@ -3,7 +3,7 @@
 //! Called for each scrape and each flush to statsd. It reads the counters while others add to them; a lookup of a known
 //! name waits for none of its locks.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     Exposition, Stats,
@@ -20,18 +20,26 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub type Gauges<'g> = dyn Fn(&mut Samples<'_>) + 'g;
 
 impl Stats {
-    /// The page that Prometheus scrapes: the counters, and the gauges.
+    /// Writes the page that Prometheus scrapes: the counters, and the gauges.
     ///
     /// Its cost grows with the number of series, so it is not for a thread that answers requests.
-    pub fn render(&self, gauges: &Gauges<'_>) -> String {
+    pub fn write(&self, gauges: &Gauges<'_>, out: &mut dyn fmt::Write) -> fmt::Result {
         let in_milliseconds = match &self.exposition {
-            Exposition::Mapped(mapped) => return mapped.render(self, gauges),
+            Exposition::Mapped(mapped) => return mapped.write(self, gauges, out),
             Exposition::Own { in_milliseconds } => *in_milliseconds,
         };
-        let mut page = Page { in_milliseconds, ..Page::default() };
+        let mut page = Page::new(out, in_milliseconds);
         rules(&mut page, self);
         self.samples(gauges, &mut |metric, labels, value| page.sample(metric, labels, value));
-        page.text
+        page.written
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    pub fn render(&self, gauges: &Gauges<'_>) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(gauges, &mut text);
+        text
     }
 
     /// Every sample but those of the rules' statsd counters.
@@ -70,7 +78,7 @@ fn cpu_seconds() -> Option<f64> {
     Some(Duration::from_millis(millis.checked_div(procfs::ticks_per_second())?).as_secs_f64())
 }
 
-fn rules(page: &mut Page, stats: &Stats) {
+fn rules(page: &mut Page<'_>, stats: &Stats) {
     let totals = stats.registry.totals();
     for (counter, metric) in RuleCounter::ALL.into_iter().zip(rows::RULES) {
         for (labels, sums) in &totals {

@@ -15,6 +15,8 @@ text::named! {
         TooManyBuckets = "max_buckets",
         /// `QUOTA_MAX_BUCKETS_PER_STREAM`.
         TooManyOfStream = "max_buckets_per_stream",
+        /// All buckets have as many bytes as they may: the bound `quotas` of `MEMORY_LIMIT`.
+        Memory = "memory",
         /// Its rule holds, which cannot be divided.
         Holds = "holds",
     }

@@ -18,7 +18,7 @@ fn read_all(set: &[(&str, &str)]) -> Read {
     let exists = |path: &Path| path == Path::new("/there");
     let mut reader = Reader::new(&env, &exists, vars::ALL);
     let source = reader.read(&vars::CONFIG_TYPE);
-    let xds = read(&mut reader, source);
+    let xds = read(&mut reader, source, 16_000_000);
     let problems = reader.problems.iter().map(ToString::to_string).collect();
     (xds, problems, reader.warnings.iter().map(ToString::to_string).collect())
 }
@@ -118,13 +118,13 @@ fn warns_about_half_a_client_certificate() {
 #[test]
 fn numbers_are_as_in_the_go_service() {
     let defaults = good(&[]);
-    assert_eq!(defaults.max_message_bytes, 64 << 20);
+    assert_eq!(defaults.max_message_bytes, 16_000_000);
     assert_eq!(defaults.backoff.initial, Duration::from_secs(10));
     for (text, read) in [("0.5", 0.5), ("3", 3.0), ("0", 2.0), ("-1", 2.0)] {
         assert!((backoff_factor(text).unwrap() - read).abs() < f64::EPSILON, "{text}");
     }
     assert!(backoff_factor("NaN").is_err() && backoff_factor("x").is_err());
-    assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0")]).max_message_bytes, 64 << 20);
+    assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "0")]).max_message_bytes, 16_000_000);
     assert_eq!(good(&[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "100")]).max_message_bytes, 100);
 }
 

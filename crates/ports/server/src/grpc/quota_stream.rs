@@ -106,6 +106,7 @@ impl QuotaStream {
             stream.report(&usage.entries, usage.allowed, usage.denied).err().map(|refused| match refused {
                 Refused::TooManyBuckets => QuotaRefused::TooManyBuckets,
                 Refused::TooManyOfStream => QuotaRefused::TooManyOfStream,
+                Refused::Memory => QuotaRefused::Memory,
             })
         };
         if let Some(reason) = refused {

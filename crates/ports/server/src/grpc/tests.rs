@@ -117,7 +117,12 @@ impl Client {
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         let budget = Budget::new(1 << 20);
         let limiter = Arc::new(limiter(store, &stats));
-        let quotas = quota::Settings { ttl_seconds: 2, max_buckets: 100, max_buckets_of_stream: 10 };
+        let quotas = quota::Settings {
+            ttl_seconds: 2,
+            max_buckets: 100,
+            max_buckets_of_stream: 10,
+            max_bytes: 1 << 20,
+        };
         let calls = Calls {
             quotas: Quotas::new(limiter.clone(), Edges::system(), quotas),
             limiter,

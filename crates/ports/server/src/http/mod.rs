@@ -13,26 +13,27 @@ pub mod json;
 
 mod body;
 mod cross_site;
-mod shared_page;
+mod page;
 mod socket;
 mod stream;
 
 use std::{
     convert::Infallible,
+    fmt,
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     rc::Rc,
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _, stream::FuturesUnordered};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
-use http_body::{Body as _, Frame};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
-use http2::Budget;
+use http2::{Budget, Share};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -354,7 +355,19 @@ impl<P: Pages> Server<P> {
 }
 
 /// A response: a complete body, or a stream of pieces.
-pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub type Answer = Response<UnsyncBoxBody<Bytes, Incomplete>>;
+
+/// A body ends before its end. The connection is closed, so that the client knows.
+#[derive(Debug)]
+pub struct Incomplete;
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the rest of the response was not written")
+    }
+}
+
+impl std::error::Error for Incomplete {}
 
 pub fn internal_error() -> Answer {
     text(StatusCode::INTERNAL_SERVER_ERROR, "Internal error; the log has the details.\n")
@@ -365,21 +378,60 @@ pub fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
 }
 
 pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    with_body(status, content_type, Full::new(body.into()).boxed_unsync())
+    with_body(status, content_type, Full::new(body.into()).map_err(|never| match never {}).boxed_unsync())
+}
+
+/// A response of pieces that are complete. What they have reserved is returned when they are sent.
+pub fn pieces(content_type: &'static str, pieces: Vec<Vec<u8>>, reserved: Share) -> Answer {
+    let left = pieces.iter().map(|piece| piece.len() as u64).sum();
+    let body = Complete { pieces: pieces.into_iter(), left, _reserved: reserved };
+    with_body(StatusCode::OK, content_type, body.boxed_unsync())
+}
+
+struct Complete {
+    pieces: std::vec::IntoIter<Vec<u8>>,
+    left: u64,
+    _reserved: Share,
+}
+
+impl http_body::Body for Complete {
+    type Data = Bytes;
+    type Error = Incomplete;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
+        let piece = self.pieces.next();
+        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
 }
 
 /// A response whose pieces are sent as they are received; it ends when the sender is dropped.
 pub fn streamed(content_type: &'static str, mut pieces: mpsc::Receiver<Bytes>) -> Answer {
-    let frames = futures_util::stream::poll_fn(move |context| {
-        pieces.poll_recv(context).map(|piece| piece.map(Frame::data).map(Ok))
-    });
+    framed(
+        content_type,
+        futures_util::stream::poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Ok))),
+    )
+}
+
+fn framed(
+    content_type: &'static str,
+    pieces: impl Stream<Item = Result<Bytes, Incomplete>> + Send + 'static,
+) -> Answer {
+    let frames = pieces.map_ok(Frame::data);
     with_body(StatusCode::OK, content_type, StreamBody::new(frames).boxed_unsync())
 }
 
 fn with_body(
     status: StatusCode,
     content_type: &'static str,
-    body: UnsyncBoxBody<Bytes, Infallible>,
+    body: UnsyncBoxBody<Bytes, Incomplete>,
 ) -> Answer {
     let mut response = Response::new(body);
     *response.status_mut() = status;

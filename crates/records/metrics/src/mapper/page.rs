@@ -1,6 +1,6 @@
 //! The page with a mapper's names.
 
-use std::sync::Mutex;
+use std::{fmt, sync::Mutex};
 
 use super::{
     Mapper,
@@ -29,8 +29,8 @@ impl Mapped {
         Self { mapper, known: Mutex::new(Known::new(&declared)), declared }
     }
 
-    pub(crate) fn render(&self, stats: &Stats, gauges: &Gauges<'_>) -> String {
-        let mut page = Page::default();
+    pub(crate) fn write(&self, stats: &Stats, gauges: &Gauges<'_>, out: &mut dyn fmt::Write) -> fmt::Result {
+        let mut page = Page::new(out, false);
         // One scrape at a time; nothing else waits for this lock.
         let mut known = lock(&self.known);
         let mut shown = Shown::default();
@@ -58,12 +58,12 @@ impl Mapped {
                 Value::Float(_) | Value::Distribution(_) => {}
             }
         });
-        known.families.iter().for_each(|family| shown.write(&mut page.text, &known, family));
+        known.families.iter().for_each(|family| shown.write(&mut page, &known, family));
         // The registry evicts names, so they must not stay here.
         if known.names() > 2 * names + 1_000 {
             *known = Known::new(&self.declared);
         }
-        page.text
+        page.written
     }
 }
 
@@ -103,7 +103,7 @@ impl Shown {
         }
     }
 
-    fn write(&self, text: &mut String, known: &Known, family: &Family) {
+    fn write(&self, page: &mut Page<'_>, known: &Known, family: &Family) {
         let mut is_headed = false;
         let mut numbers: Vec<usize> = family.series.values().copied().collect();
         numbers.sort_unstable();
@@ -121,10 +121,12 @@ impl Shown {
                 (Some(n), None) => one.scale.map_or(Value::Whole(n), |scale| Value::Float(n as f64 * scale)),
                 (None, None) => continue,
             };
-            if !std::mem::replace(&mut is_headed, true) {
-                head(text, &family.name, family.kind, &family.help);
-            }
-            series(text, &family.name, &one.labels, value);
+            page.with(|text| {
+                if !std::mem::replace(&mut is_headed, true) {
+                    head(text, &family.name, family.kind, &family.help);
+                }
+                series(text, &family.name, &one.labels, value);
+            });
         }
     }
 }

@@ -113,7 +113,12 @@ impl Parts {
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         reflection::load();
         let limiter = Arc::new(limiter(store, &stats));
-        let settings = quota::Settings { ttl_seconds: 2, max_buckets: 100, max_buckets_of_stream: 10 };
+        let settings = quota::Settings {
+            ttl_seconds: 2,
+            max_buckets: 100,
+            max_buckets_of_stream: 10,
+            max_bytes: 1 << 20,
+        };
         let calls = Rc::new(Calls {
             quotas: Quotas::new(limiter.clone(), Edges::system(), settings),
             limiter,

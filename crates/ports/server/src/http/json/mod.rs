@@ -7,7 +7,6 @@ mod request;
 mod tests;
 
 use std::{
-    convert::Infallible,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -21,7 +20,7 @@ use prost_reflect::DynamicMessage;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use self::request::to_message;
-use super::{Answer, BodyLimit, Pages, text, typed};
+use super::{Answer, BodyLimit, Incomplete, Pages, text, typed};
 use crate::{health::Health, log_undecodable, traced, wire};
 use exporters::tracing::{OpenSpan, Tracer};
 use faults::panics::{self, Boundary};
@@ -196,18 +195,18 @@ async fn run<T: Send + 'static>(
 
 /// A response whose hold is delivered when the connection takes its bytes, and cancelled if that is gone before.
 struct Delivering {
-    body: UnsyncBoxBody<Bytes, Infallible>,
+    body: UnsyncBoxBody<Bytes, Incomplete>,
     hold: Option<Box<HoldToken>>,
 }
 
 impl Body for Delivering {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Incomplete;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(hold) = self.hold.take() {
             hold.delivered();
