@@ -3,7 +3,7 @@
 //!
 //! Those of rules are formatted once, so that further responses only copy them; the limiter formats those of limit overrides.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use clock::Time;
 use limit::{Limit, Limits, Period, Unit};
@@ -14,6 +14,19 @@ pub struct QuotaPolicy {
     text: Box<str>,
     /// The end of the quoted name.
     name_ends: usize,
+}
+
+/// An Integer of RFC 9651, which has at most 15 digits: a strict parser drops the whole header for a larger one.
+pub struct FieldInteger(pub u64);
+
+impl FieldInteger {
+    const MAX: u64 = 999_999_999_999_999;
+}
+
+impl fmt::Display for FieldInteger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.min(Self::MAX).fmt(f)
+    }
 }
 
 impl QuotaPolicy {
@@ -29,15 +42,15 @@ impl QuotaPolicy {
     fn of_quoted(mut text: String, limit: &Limit) -> Self {
         let name_ends = text.len();
         // Writing to a String cannot fail.
-        let _ = write!(text, ";q={}", limit.requests_per_unit);
+        let _ = write!(text, ";q={}", FieldInteger(limit.requests_per_unit));
         match limit.period() {
             // Requests under way have no window.
             _ if limit.unit == Unit::Unknown => {}
-            Period::Length(window) => drop(write!(text, ";w={}", window.seconds())),
+            Period::Length(window) => drop(write!(text, ";w={}", FieldInteger(window.seconds()))),
             Period::Calendar(_) => text.push_str(";w="),
         }
         if limit.algorithm.capacity() != limit.requests_per_unit {
-            let _ = write!(text, ";tollgate-burst={}", limit.algorithm.capacity());
+            let _ = write!(text, ";tollgate-burst={}", FieldInteger(limit.algorithm.capacity()));
         }
         Self { text: text.into(), name_ends }
     }
@@ -58,7 +71,7 @@ impl QuotaPolicy {
         into.push_str(&self.text);
         if limit.period().calendar().is_some() {
             // Nothing follows the length: a calendar has no burst.
-            let _ = write!(into, "{}", limit.period().seconds(now));
+            let _ = write!(into, "{}", FieldInteger(limit.period().seconds(now)));
         }
     }
 
@@ -118,6 +131,21 @@ mod tests {
             let policy = QuotaPolicy::new("a", &limit);
             assert_eq!((&*text(&policy, &limit), policy.name()), (expected, "\"a\""));
         }
+    }
+
+    #[test]
+    fn no_number_has_more_digits_than_a_structured_field_may_have() {
+        let one = NonZeroU32::MIN;
+        for (requests, burst, expected) in [
+            (999_999_999_999_999, 0, "q=999999999999999;w=60"),
+            (1_000_000_000_000_000, 0, "q=999999999999999;w=60"),
+            (9_007_199_254_740_991, 0, "q=999999999999999;w=60"),
+        ] {
+            let limit = Limit::new(requests, Unit::Minute, one, Kind::FixedWindow, NonZeroU64::new(burst));
+            let limit = limit.unwrap();
+            assert_eq!(text(&QuotaPolicy::new("a", &limit), &limit), format!("\"a\";{expected}"));
+        }
+        assert_eq!(FieldInteger(u64::MAX).to_string().len(), 15);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::{
     plan::Limited,
 };
 use limit::Limit;
-use rules::quota_policy::QuotaPolicy;
+use rules::quota_policy::{FieldInteger, QuotaPolicy};
 use rules::template::Values;
 
 // Constant names are allocated once, like those of the settings.
@@ -136,9 +136,9 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
         if let Some(outcome) = outcome {
             let (separator, name) = (separator(&states), policy.name());
             // Writing to a String cannot fail.
-            let _ = write!(states, "{separator}{name};r={}", outcome.verdict.remaining);
+            let _ = write!(states, "{separator}{name};r={}", FieldInteger(outcome.verdict.remaining));
             if let Some(seconds) = outcome.seconds_until_more() {
-                let _ = write!(states, ";t={seconds}");
+                let _ = write!(states, ";t={}", FieldInteger(seconds));
             }
         }
     }
