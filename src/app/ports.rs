@@ -38,21 +38,19 @@ impl Ports {
         let mut failed = Vec::new();
         let grpc = match &settings.server.listen() {
             ServerAddress::Tcp(address) => {
-                bound(&mut failed, "gRPC", &vars::GRPC_PORT, address, bind(address).and_then(Listener::tcp))
+                bound_tcp(&mut failed, "gRPC", [&vars::GRPC_HOST, &vars::GRPC_PORT], address)
             }
             ServerAddress::Unix(path) => {
-                bound(&mut failed, "gRPC", &vars::GRPC_UDS, &path.display(), Listener::unix(path))
+                bound(&mut failed, "gRPC", [&vars::GRPC_UDS; 2], &path.display(), Listener::unix(path))
             }
         };
-        let mut page = |name, variable, address: &HostPort| {
-            bound(&mut failed, name, variable, address, bind(address).and_then(Listener::tcp))
-        };
+        let mut page = |name, variables, address: &HostPort| bound_tcp(&mut failed, name, variables, address);
         let entered = threads.http.enter();
-        let http = page("HTTP", &vars::PORT, &settings.http.listen());
-        let debug = page("debug", &vars::DEBUG_PORT, &settings.http.debug());
+        let http = page("HTTP", [&vars::HOST, &vars::PORT], &settings.http.listen());
+        let debug = page("debug", [&vars::DEBUG_HOST, &vars::DEBUG_PORT], &settings.http.debug());
         let prometheus = &settings.metrics.prometheus_address;
-        let metrics =
-            settings.metrics.use_prometheus.then(|| page("Prometheus", &vars::PROMETHEUS_ADDR, prometheus));
+        let variables: [&Var; 2] = [&vars::PROMETHEUS_ADDR; 2];
+        let metrics = settings.metrics.use_prometheus.then(|| page("Prometheus", variables, prometheus));
         drop(entered);
         let admin = settings.admin.as_ref().and_then(|admin| {
             let _entered = threads.admin.enter();
@@ -93,7 +91,7 @@ fn port(listener: &Listener) -> String {
 fn bind_admin(admin: &settings::Admin, failed: &mut Vec<String>) -> Option<Listener> {
     match &admin.listen {
         ServerAddress::Unix(path) => {
-            bound(failed, "the admin API", &vars::ADMIN_UDS, &path.display(), Listener::unix(path))
+            bound(failed, "the admin API", [&vars::ADMIN_UDS; 2], &path.display(), Listener::unix(path))
         }
         ServerAddress::Tcp(address) => {
             if admin.is_default {
@@ -108,7 +106,7 @@ fn bind_admin(admin: &settings::Admin, failed: &mut Vec<String>) -> Option<Liste
                      127.0.0.1 or ADMIN_UDS"
                 );
             }
-            bound(failed, "the admin API", &vars::ADMIN_ADDR, address, listener)
+            bound(failed, "the admin API", [&vars::ADMIN_ADDR; 2], address, listener)
         }
     }
 }
@@ -152,23 +150,40 @@ fn bind(address: &HostPort) -> io::Result<StdTcpListener> {
     Err(last)
 }
 
+fn bound_tcp(
+    failed: &mut Vec<String>,
+    name: &str,
+    variables: [&Var; 2],
+    address: &HostPort,
+) -> Option<Listener> {
+    bound(failed, name, variables, address, bind(address).and_then(Listener::tcp))
+}
+
+/// Reports an error with the variable that can mend it: that of the host or that of the port, which may be the same.
 fn bound<T>(
     failed: &mut Vec<String>,
     name: &str,
-    variable: &Var,
+    [host, port]: [&Var; 2],
     address: &dyn fmt::Display,
     result: io::Result<T>,
 ) -> Option<T> {
-    let why = |error: io::Error| match error.kind() {
-        io::ErrorKind::AddrInUse => format!("{error}: stop the process that has it, or choose another"),
-        _ if variable.name.ends_with("_UDS") => files::advised(&error),
-        io::ErrorKind::PermissionDenied => {
-            format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE, choose another")
-        }
-        _ => error.to_string(),
+    let message = |error: io::Error| {
+        let (why, variable) = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                (format!("{error}: stop the process that has it, or choose another"), port)
+            }
+            _ if port.name.ends_with("_UDS") => (files::advised(&error), port),
+            io::ErrorKind::PermissionDenied => {
+                (format!("{error}: ports below 1024 need CAP_NET_BIND_SERVICE, choose another"), port)
+            }
+            _ => {
+                let expected =
+                    "expected an address of this machine, a name of one, or nothing for all of them";
+                (format!("{error}; {expected}"), host)
+            }
+        };
+        format!("cannot listen for {name} on {address}: {why}; see {}", variable.name)
     };
-    let message =
-        |error| format!("cannot listen for {name} on {address}: {}; see {}", why(error), variable.name);
     result.map_err(|error| failed.push(message(error))).ok()
 }
 

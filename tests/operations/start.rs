@@ -243,6 +243,23 @@ fn the_error_of_a_port_in_use_names_it_and_its_variable() {
 }
 
 #[test]
+fn the_error_of_a_host_that_cannot_be_bound_names_its_variable() {
+    // A label of 64 characters is asked of no name server; no machine has an address of TEST-NET-1.
+    let long = "x".repeat(64);
+    for variable in ["HOST", "GRPC_HOST", "DEBUG_HOST", "PROMETHEUS_ADDR"] {
+        for host in [&*long, "192.0.2.1"] {
+            let port = if variable.ends_with("ADDR") { ":0" } else { "" };
+            let log = Setup::new().env(variable, &format!("{host}{port}")).refused();
+            for text in
+                [&*format!("on {host}:"), "expected an address of this machine", &format!("; see {variable}")]
+            {
+                assert!(log.contains(text), "{text} of {variable}={host} in {log}");
+            }
+        }
+    }
+}
+
+#[test]
 fn invalid_rules_do_not_prevent_the_start() {
     let server = Server::start("domain: d\ndescriptors: [{value: v}]\n");
     let status = server.ask(request("d", &[&[("k", "v")]])).unwrap_err();

@@ -54,11 +54,12 @@ fn resource(reader: &mut Reader<'_>, set: &Tracing) -> Vec<(String, String)> {
 }
 
 fn collector(reader: &mut Reader<'_>, protocol: Protocol) -> Collector {
-    let endpoint = endpoint(reader, protocol);
+    let (variable, endpoint) = endpoint(reader, protocol);
     let is_https = endpoint.scheme_str() == Some("https");
     Collector {
         protocol,
         endpoint,
+        variable,
         headers: reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_HEADERS, &vars::OTEL_EXPORTER_OTLP_HEADERS),
         timeout: reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_TIMEOUT, &vars::OTEL_EXPORTER_OTLP_TIMEOUT),
         gzip: reader
@@ -67,8 +68,8 @@ fn collector(reader: &mut Reader<'_>, protocol: Protocol) -> Collector {
     }
 }
 
-/// The endpoint for traces, else a path below the endpoint for all signals, else this host.
-fn endpoint(reader: &mut Reader<'_>, protocol: Protocol) -> Uri {
+/// The variable that sets the endpoint, and the endpoint: that for traces, else a path below the endpoint for all signals, else this host.
+fn endpoint(reader: &mut Reader<'_>, protocol: Protocol) -> (&'static str, Uri) {
     let is_insecure =
         reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_INSECURE, &vars::OTEL_EXPORTER_OTLP_INSECURE);
     let scheme = if is_insecure { "http" } else { "https" };
@@ -82,10 +83,11 @@ fn endpoint(reader: &mut Reader<'_>, protocol: Protocol) -> Uri {
         (_, text) if !text.is_empty() => (common, text, below),
         _ => (common, format!("http://localhost:{port}"), below),
     };
-    url(&text, scheme, below).unwrap_or_else(|invalid| {
+    let url = url(&text, scheme, below).unwrap_or_else(|invalid| {
         reader.reject(var, invalid);
         Uri::default()
-    })
+    });
+    (var.name, url)
 }
 
 /// The URL of a collector, with `below` appended to its path and `scheme` as the default.

@@ -69,6 +69,9 @@ fn reads_the_endpoint_of_either_variable() {
         ];
         let collector = on(&set).collector;
         assert_eq!(collector.endpoint.to_string(), endpoint, "{set:?}");
+        let variable =
+            if own.is_empty() { "OTEL_EXPORTER_OTLP_ENDPOINT" } else { "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" };
+        assert_eq!(collector.variable, variable, "{set:?}");
         assert_eq!(collector.tls.is_some(), endpoint.starts_with("https"), "{set:?}");
     }
 }

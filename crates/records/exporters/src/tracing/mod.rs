@@ -169,6 +169,7 @@ mod tests {
         let collector = Collector {
             protocol: Protocol::Http,
             endpoint: "http://127.0.0.1:1/v1/traces".parse().unwrap(),
+            variable: "OTEL_EXPORTER_OTLP_ENDPOINT",
             headers: HeaderMap::new(),
             timeout: Duration::from_secs(1),
             gzip: false,

@@ -26,6 +26,8 @@ pub struct Collector {
     pub protocol: Protocol,
     /// Scheme `http` or `https`, host, and the path for spans over HTTP.
     pub endpoint: Uri,
+    /// The variable of the endpoint.
+    pub variable: &'static str,
     pub headers: HeaderMap,
     pub timeout: Duration,
     pub gzip: bool,

@@ -87,7 +87,10 @@ impl CollectorConnection {
         };
         let mut open = match open {
             Some(open) => open,
-            None => self.connect().await.map_err(|error| Failure::retryable(error.to_string()))?,
+            None => self
+                .connect()
+                .await
+                .map_err(|error| Failure::retryable(format!("cannot connect: {error}")))?,
         };
         let response = open.send(self.request(message)?).await;
         let response = response.map_err(|error| Failure::retryable(format!("connection lost: {error}")))?;

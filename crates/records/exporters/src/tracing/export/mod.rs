@@ -42,6 +42,8 @@ pub(super) struct Exporter {
     counts: Arc<Counts>,
     resource: Resource,
     connection: CollectorConnection,
+    /// The variable of the collector's address.
+    variable: &'static str,
     timeout: Duration,
     gzip: bool,
     max_batch: usize,
@@ -70,6 +72,7 @@ impl Exporter {
             counts,
             resource: batch::resource(&settings.resource),
             connection: CollectorConnection::new(collector)?,
+            variable: collector.variable,
             timeout: collector.timeout,
             gzip: collector.gzip,
             max_batch: settings.max_batch,
@@ -177,7 +180,7 @@ impl Exporter {
     /// Logs a problem, unless one was logged recently; `dropped` spans are lost.
     fn log(&mut self, why: &str, dropped: Option<u64>) {
         if self.warnings.admit_now().is_some() {
-            warn!(collector = self.connection.shown(), dropped, "tracing: {why}");
+            warn!(collector = self.connection.shown(), dropped, "tracing: {why}; see {}", self.variable);
         }
     }
 }
