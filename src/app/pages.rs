@@ -134,6 +134,7 @@ fn endpoints(app: &Arc<App>, settings: &Settings) -> Endpoints {
         limiter: app.limiter.clone(),
         tracer: app.tracer.clone(),
         has_json: settings.http.json,
+        key_values: settings.decisions.key_values,
         max_request_bytes: settings.server.max_request_bytes,
     }
 }

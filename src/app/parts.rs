@@ -14,7 +14,7 @@ use limiter::{self, Handles, Limiter, OverLimitCache, RecentRequests, RequestLog
 use memcached::{MemcachedStore, NameServers, ResetLog};
 use metrics::{ShardCount, Stats, StatsOptions, shard};
 use net::edges::Edges;
-use overrides::{Keeper, progress::Progress};
+use overrides::{Index, Keeper, progress::Progress};
 use quota::Quotas;
 use redis_store::{CommandPool, RedisStore};
 use rules::RuleSet;
@@ -172,7 +172,8 @@ type Stored = (Arc<dyn Store>, Keeper, Fleet, Option<Link>);
 fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
     let (workers, is_shared) = (settings.server.workers, settings.overrides.replica_sync);
-    let (index, edges) = (Arc::default(), Edges::system());
+    let index = Arc::new(Index::default().showing(settings.decisions.key_values));
+    let edges = Edges::system();
     let file = settings.overrides.file.as_deref();
     let most_overrides = settings.memory.amount(Bound::Overrides);
     let own = |resets| {

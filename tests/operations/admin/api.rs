@@ -286,6 +286,69 @@ fn key_values_hashes_or_hides_values() {
 }
 
 #[test]
+fn no_call_brings_a_value_into_the_log_unless_values_are_plain() {
+    let calls = [
+        ("POST", "/api/v1/counters/reset", r#"{"domain": "shop", "descriptor": "free=secret"}"#),
+        ("POST", "/api/v1/counters/reset", r#"{"domain": "shop", "descriptor": "user=secret"}"#),
+        ("POST", "/api/v1/counters/reset", r#"{"domain": "shop", "descriptor": "user=secret*"}"#),
+        ("POST", "/api/v1/counters/reset", r#"{"domain": "shop", "descriptor": "user=secret,=secret"}"#),
+        ("POST", "/api/v1/counters/reset", r#"{"domain": "shop", "descriptor": {"user": "secret"}}"#),
+        (
+            "POST",
+            "/api/v1/counters/reset",
+            r#"{"domain": "shop", "descriptor": "user=a", "reason": ["secret"]}"#,
+        ),
+        ("POST", "/api/v1/overrides", r#"{"domain": "shop", "descriptor": "usr=secret", "action": "block"}"#),
+        (
+            "POST",
+            "/api/v1/overrides",
+            r#"{"domain": "shop", "descriptor": "user=secret", "action": "secret"}"#,
+        ),
+        ("POST", "/api/v1/overrides", r#"{"domain": "shop", "entry": "user=secret*x", "action": "block"}"#),
+        (
+            "POST",
+            "/api/v1/overrides",
+            r#"{"domain": "shop", "descriptor": "user=secret", "action": "block", "for": "1s"}"#,
+        ),
+        ("DELETE", "/api/v1/overrides/secret", ""),
+        ("DELETE", "/api/v1/domains?domain=shop&secret=secret", ""),
+        ("POST", "/api/v1/holds/settle", r#"{"id": "secret", "cost": 1}"#),
+        ("POST", "/api/v1/holds/end", r#"{"id": "secret"}"#),
+        (
+            "POST",
+            "/api/v1/imports/secret",
+            r#"{"domain": "shop", "descriptor": "usr=secret", "action": "block"}"#,
+        ),
+        ("POST", "/api/v1/imports/secret", r#"{"domain": "shop", "descriptor": [{"user": "secret"}]}"#),
+    ];
+    for setting in ["plain", "hashed", "hidden"] {
+        let (setup, port) = setup();
+        let admin = Admin { server: setup.env("KEY_VALUES", setting).env("LOG_LEVEL", "info").start(), port };
+        for (method, path, body) in calls {
+            let headers = [("content-type", "application/json")];
+            http::send(port, method, path, &headers, body.as_bytes()).unwrap();
+        }
+        let json = br#"{"domain": "shop", "descriptors": "secret"}"#;
+        let answer = http::send(admin.server.ports.http, "POST", "/json", &[], json).unwrap();
+        assert!(answer.status == 400 && answer.text().contains("secret"), "{}", answer.text());
+        eventually("the override has expired", || {
+            let total = admin.get("/api/v1/overrides")["total"].clone();
+            holds(total == 0, || total.to_string())
+        });
+        let changes = admin.get("/api/v1/changes").to_string();
+        assert_eq!(changes.contains("secret"), setting == "plain", "{changes}");
+        let log = admin.server.final_log();
+        for (line, times) in
+            [("admin change rejected", 11), ("override expired", 1), ("request rejected", 1), ("secret", 0)]
+        {
+            let found = log.lines().filter(|found| found.contains(line)).count();
+            assert!(found == times || line == "secret" && setting == "plain", "{found} {line} in {log}");
+        }
+        assert!(setting != "plain" || log.contains("no rule matches usr=secret"), "{log}");
+    }
+}
+
+#[test]
 fn metrics_top_keys_bounds_the_series_of_top_keys() {
     let series = |n: &str| {
         let (setup, port) = setup();

@@ -226,6 +226,43 @@ fn hidden_values_leave_no_replica() {
 }
 
 #[test]
+fn the_id_of_a_hidden_override_is_of_all_replicas_and_says_nothing_of_its_value() {
+    let redis = Redis::single();
+    let [plain, one] = ["plain", "hidden"].map(|values| replica(&redis, &[("KEY_VALUES", values)]));
+    let set = plain.run(&["override", "set", "shop", "user=ann", "--block"]);
+    assert_exit(&set, 0, &[]);
+    let id = |admin: &Admin| {
+        eventually("it is listed", || {
+            let all = admin.get("/api/v1/overrides")["overrides"].clone();
+            let id = all[0]["id"].as_str().map(str::to_owned);
+            id.ok_or_else(|| all.to_string())
+        })
+    };
+    let (computed, shown) = (id(&plain), id(&one));
+    assert_ne!(shown, computed);
+    let other = replica(&redis, &[("KEY_VALUES", "hidden")]);
+    assert_eq!(id(&other), shown);
+    one.ask("ann", 3);
+    let deciding = |admin: &Admin| admin.get("/api/v1/top")["keys"][0]["override"]["id"].clone();
+    assert_eq!(deciding(&one), *shown);
+    for path in ["/api/v1/top", "/api/v1/refusals?after=0", "/api/v1/refusals", "/api/v1/changes"] {
+        let text = one.get(path).to_string();
+        assert!(!text.contains(&computed) && !text.contains("ann"), "{path}: {text}");
+    }
+    // A Redis that has lost the key gets another one, which all replicas take.
+    redis.ask(&["DEL", "{tollgate}:overrides:id_key"]);
+    let renewed = eventually("both have another key", || {
+        let ids = [id(&one), id(&other)];
+        holds(ids[0] == ids[1] && ids[0] != shown, || format!("{ids:?}")).map(|()| ids[0].clone())
+    });
+    assert_exit(&other.run(&["override", "remove", &renewed]), 0, &["removed shop user=***: block"]);
+    assert_exit(&one.run(&["override", "remove", &renewed]), 1, &["no override"]);
+    // Who knows the value names it.
+    assert_exit(&one.run(&["override", "set", "shop", "user=ann", "--block"]), 0, &[]);
+    assert_exit(&one.run(&["override", "remove", "shop", "user=ann"]), 0, &["removed shop user=***: block"]);
+}
+
+#[test]
 fn the_hits_of_rules_are_those_of_all_replicas_and_of_one_if_it_is_named() {
     let redis = Redis::single();
     let admins = [(); 2].map(|()| replica(&redis, &[]));

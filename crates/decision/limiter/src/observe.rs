@@ -125,7 +125,7 @@ fn shown_override(
     let target = &one.target;
     let entries = target.entries().iter().map(|(key, value)| (key.clone(), value.text().map(Box::from)));
     Some(OverrideShown {
-        id: target.id(),
+        id: overrides.shown_id(target),
         domain: target.domain().into(),
         is_by_entry: target.entry().is_some(),
         entries: entries.collect(),

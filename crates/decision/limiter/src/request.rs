@@ -34,11 +34,18 @@ pub struct Descriptor<'a> {
     pub is_negative_hits: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// `Debug` hides the value.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry<'a> {
     pub key: &'a str,
     /// The value; may be empty.
     pub value: &'a str,
+}
+
+impl fmt::Debug for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=***", self.key)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

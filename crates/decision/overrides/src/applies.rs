@@ -1,5 +1,5 @@
 //! Finds what an override applies to by the rules, so that one that can meet no request is refused, with the rules and keys
-//! that were probably meant.
+//! that were probably meant. Messages have the values of the target: they are for the caller that sent it.
 
 use super::{
     Action, entry,
@@ -111,7 +111,8 @@ fn of_descriptor<'r>(target: &Target, domain: &'r Domain) -> Result<Effect<'r>, 
             } else {
                 format!(", but descriptors below it: {}", list(below))
             };
-            Err(format!("{target}: the descriptor of the rules has no limit{more}{}", advice(target)))
+            let shown = target.plain();
+            Err(format!("{shown}: the descriptor of the rules has no limit{more}{}", advice(target)))
         }
     }
 }
@@ -128,7 +129,7 @@ fn unmatched(target: &Target, domain: &Domain, level: &Level, key: &str) -> Stri
     } else {
         format!("; rules with the key {key}: {}", list(with_key))
     };
-    format!("no rule matches {}{hint}{}", target.descriptor(), advice(target))
+    format!("no rule matches {}{hint}{}", target.plain().descriptor(), advice(target))
 }
 
 /// The sentence about an override by entry, if the descriptor has one exact value.

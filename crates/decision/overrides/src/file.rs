@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use super::{index::Index, model::Override, target::Target};
 use clock::Time;
 use faults::files;
+use recent::Quoting;
 
 /// The file is rewritten when it has more outdated lines than overrides, and more than this.
 const MAX_OUTDATED: usize = 1_000;
@@ -124,14 +125,15 @@ pub(super) fn removed(target: &Target) -> Json {
 }
 
 /// Reads a change as an override to add to a draft. A removal is an override that expired at second 0.
-pub(super) fn read_change(line: &str) -> Result<Override, String> {
-    let mut json: Json = serde_json::from_str(line).map_err(|error| format!("invalid JSON: {error}"))?;
+pub(super) fn read_change(line: &str) -> Result<Override, Quoting> {
+    let json: Result<Json, _> = serde_json::from_str(line);
+    let mut json = json.map_err(|error| Quoting::new(format!("invalid JSON: {error}")))?;
     // Expired overrides are read as well, and swept.
     let Some(Json::Object(mut removed)) = json.get_mut("removed").map(Json::take) else {
-        return Override::from_json(&json, Time::default());
+        return Override::from_json(&json, Time::default()).map_err(Quoting::new);
     };
     removed.insert("action".to_owned(), "allow".into());
-    let one = Override::from_json(&Json::Object(removed), Time::default())?;
+    let one = Override::from_json(&Json::Object(removed), Time::default()).map_err(Quoting::new)?;
     Ok(Override { expires: Some(0), ..one })
 }
 
@@ -150,9 +152,10 @@ fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Ve
                 break;
             }
         }
-        let text = str::from_utf8(&line).map_err(|error| error.to_string());
+        let text = str::from_utf8(&line).map_err(|error| Quoting::new(error.to_string()));
         let change = text.and_then(|text| read_change(text.trim_end()));
-        match change.and_then(|one| index.add_to(&mut draft, one)) {
+        let added = change.and_then(|one| index.add_to(&mut draft, one).map_err(Quoting::new));
+        match added.map_err(|error| error.logged(index.values()).to_owned()) {
             Ok(()) => {}
             Err(error) if is_incomplete(&line) => {
                 warn!("{}: ignoring an incomplete last line: {error}", at());

@@ -20,8 +20,8 @@ use super::{
     model::{Override, timestamp},
     progress::Progress,
     shared::{
-        BATCH, Field, Replaced, UNKNOWN, VERSION, VERSIONS, change, channel, publish_any, publish_keys,
-        replace,
+        BATCH, Field, ID_KEY, Replaced, UNKNOWN, VERSION, VERSIONS, change, channel, publish_any,
+        publish_keys, replace,
     },
     sweep,
     versions::Versions,
@@ -29,6 +29,7 @@ use super::{
 use clock::{Time, timer::Interval};
 use counters::Resets;
 use faults::mutex::lock;
+use recent::Quoting;
 use redis_store::{CommandPool, End, Messages};
 
 const POLL: Duration = Duration::from_secs(2);
@@ -112,10 +113,25 @@ impl Follower {
     }
 
     async fn compare(&self) -> Result<(), String> {
+        self.share_id_key().await?;
         if !self.progress.is_at(self.version_and_time().await?) {
             self.catch_up().await?;
         }
         self.progress.settle();
+        Ok(())
+    }
+
+    /// Takes the key of identifiers that the replicas share. The first one makes it.
+    async fn share_id_key(&self) -> Result<(), String> {
+        let Some(new) = self.index.new_id_key() else { return Ok(()) };
+        let key = self.pool.key(ID_KEY);
+        let mut shared: Option<String> = self.pool.command(&key, cmd("GET").arg(&key)).await?;
+        if shared.is_none() {
+            // A Redis without memory refuses it. Then identifiers are those of this replica until it takes one.
+            let _ = self.pool.command::<Option<String>>(&key, cmd("SET").arg(&key).arg(new).arg("NX")).await;
+            shared = self.pool.command(&key, cmd("GET").arg(&key)).await?;
+        }
+        shared.iter().for_each(|shared| self.index.set_id_key(shared));
         Ok(())
     }
 
@@ -169,12 +185,15 @@ impl Follower {
         for line in lines {
             let added = read_change(line).and_then(|one| {
                 let id = one.target.id();
-                self.index.add_to(draft, one).map(|()| id)
+                self.index.add_to(draft, one).map(|()| id).map_err(Quoting::new)
             });
             match added {
                 Ok(id) => ids.push(id),
                 Err(_) if std::mem::replace(&mut is_logged, true) => {}
-                Err(error) => warn!("overrides: ignoring an invalid override in redis: {error}"),
+                Err(error) => {
+                    let error = error.logged(self.index.values());
+                    warn!("overrides: ignoring an invalid override in redis: {error}");
+                }
             }
         }
         ids

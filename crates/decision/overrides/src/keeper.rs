@@ -158,11 +158,13 @@ impl Keeper {
         Ok(removed)
     }
 
-    /// The override with this identifier. A linear search.
+    /// The override with this identifier: that of its target, which a caller that knows it can compute, or that in replies.
+    /// A linear search.
     pub fn by_id(&self, id: &str) -> Option<Override> {
         let mut found = None;
         self.index.for_each(|one| {
-            found = (one.target.id() == id).then(|| one.clone());
+            let is_meant = one.target.id() == id || self.index.shown_id(&one.target) == id;
+            found = is_meant.then(|| one.clone());
             found.is_none()
         });
         found
@@ -170,7 +172,8 @@ impl Keeper {
 
     pub async fn remove(&self, target: &Target) -> Result<(), ChangeError> {
         if self.index.get(target).is_none() {
-            return Err(ChangeError::NotFound(format!("no override for {target}")));
+            let shown = target.shown(self.index.values());
+            return Err(ChangeError::NotFound(format!("no override for {shown}")));
         }
         match &self.storage {
             Storage::Memory => {}

@@ -6,7 +6,7 @@
 //!
 //! let line = r#"{"domain": "shop", "descriptor": "user=ann", "action": "block", "for": "1h"}"#;
 //! let block = of_json_line(line, Time::from_seconds(1_800_000_000)).unwrap().one;
-//! assert_eq!(block.target.to_string(), "shop user=ann");
+//! assert_eq!(block.target.shown(recent::KeyValues::Hidden).to_string(), "shop user=***");
 //! assert_eq!(block.expires, Some(1_800_003_600));
 //! ```
 //!
@@ -39,7 +39,7 @@ pub use self::{
     index::{Found, Index, Usage, View},
     keeper::Keeper,
     model::{Action, Input, Override},
-    target::{EVERY_DOMAIN, Scope, Target, Value},
+    target::{EVERY_DOMAIN, Scope, ShownTarget, Target, Value},
 };
 use clock::Time;
 
@@ -77,7 +77,7 @@ fn sweep(index: &Index, now: Time) -> Vec<Arc<Override>> {
     let mut expired = index.sweep(now);
     expired.retain(|one| one.expires != Some(0));
     for one in expired.iter().take(MAX_LOGGED) {
-        info!(target_descriptor = %one.target, action = %one.action, "override expired");
+        info!(target_descriptor = %one.target.shown(index.values()), action = %one.action, "override expired");
     }
     if expired.len() > MAX_LOGGED {
         info!(suppressed = expired.len() - MAX_LOGGED, "overrides expired");

@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::{Map, Value as Json, json};
 
 use super::target::{
-    Scope, Target, check_fields, check_length, entries_of_json, entry_field, field, text_of,
+    Scope, ShownTarget, Target, check_fields, check_length, entries_of_json, entry_field, field, text_of,
 };
 use clock::Time;
 use faults::OnStoreFailure;
@@ -194,13 +194,13 @@ impl Override {
     }
 
     pub fn to_json(&self) -> Json {
-        self.to_json_as(&self.target)
+        self.to_json_as(&self.target.plain(), self.target.id())
     }
 
-    /// The override as JSON, with the values of another target.
-    pub fn to_json_as(&self, shown: &Target) -> Json {
+    /// The override as JSON, with its target and its identifier as they are shown.
+    pub fn to_json_as(&self, shown: &ShownTarget, id: String) -> Json {
         let mut fields = shown.to_json();
-        fields.insert("id".to_owned(), self.target.id().into());
+        fields.insert("id".to_owned(), id.into());
         match self.on_store_failure() {
             None => self.action.add_to_json(self.expires, &mut fields),
             Some(policy) => {

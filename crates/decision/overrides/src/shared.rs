@@ -32,6 +32,9 @@ pub(super) const VERSION: &str = "@";
 /// changes are not listed.
 pub(super) const VERSIONS: &str = "overrides:versions";
 
+/// The key of the identifiers in replies, if values are hidden.
+pub(super) const ID_KEY: &str = "overrides:id_key";
+
 /// The text of a change that requires to compare versions, as after an import.
 pub(super) const UNKNOWN: &str = "*";
 

@@ -69,7 +69,7 @@ impl Columns {
 pub fn csv_row(one: &Override) -> Vec<String> {
     let json = one.to_json();
     let cell = |name| match json.get(name) {
-        Some(_) if matches!(name, "descriptor" | "entry") => one.target.descriptor(),
+        Some(_) if matches!(name, "descriptor" | "entry") => one.target.plain().descriptor(),
         Some(_) if name == "calendar" => match one.action {
             Action::Limit { calendar: Some(calendar), .. } => calendar_text(calendar),
             _ => String::new(),

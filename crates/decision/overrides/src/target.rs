@@ -10,6 +10,7 @@ use super::{
     entry,
     model::{MAX_BYTES, MAX_ENTRIES},
 };
+use recent::{KeyValues, shown};
 use text::{cut, cut_display, entries, hex, spelling::nearest};
 
 /// The domain of an override by entry, or of a switch, that applies to all domains.
@@ -36,7 +37,8 @@ pub enum Scope {
     StoreFailure,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+/// `Debug` hides a value that callers send.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Value {
     Exact(Box<str>),
     /// Every value that matches the bare key of a rule.
@@ -44,6 +46,9 @@ pub enum Value {
     /// Every value that matches the rule with this pattern, or begins with the prefix of an entry. It has a `*`.
     Pattern(Box<str>),
 }
+
+/// A target whose values are as `KEY_VALUES` shows them: the only form of a target that can be printed.
+pub struct ShownTarget(Target);
 
 /// The entries of a descriptor, or of a request.
 pub type Entries = Vec<EntryOf>;
@@ -190,38 +195,25 @@ impl Target {
         }
     }
 
-    /// The target with converted values. A pattern or a network is a text of an operator and stays.
-    pub fn with_values(&self, convert: impl Fn(&str) -> String) -> Self {
+    /// The target with its values by `KEY_VALUES`. A pattern or a network is a text of an operator and stays.
+    pub fn shown(&self, values: KeyValues) -> ShownTarget {
         let converted = |value: &Value| match value {
             Value::Exact(text) if self.scope != Scope::Entry || entry::is_one_value(text) => {
-                Value::Exact(convert(text).into())
+                Value::Exact(shown(text, values).into())
             }
             other => other.clone(),
         };
         let entries = self.entries.iter().map(|(key, value)| (key.clone(), converted(value)));
-        Self { scope: self.scope, domain: self.domain.clone(), entries: entries.collect() }
+        ShownTarget(Self { scope: self.scope, domain: self.domain.clone(), entries: entries.collect() })
     }
 
-    /// The descriptor or the entry, in the form that [`entries_of_text`] reads.
-    pub fn descriptor(&self) -> String {
-        entries::write(self.entries.iter().map(|(key, value)| (&**key, value.text())))
+    /// The target with its values, for the caller that has sent them.
+    pub fn plain(&self) -> ShownTarget {
+        self.shown(KeyValues::Plain)
     }
 
-    /// The target in words: `shop user=ann`, `shop, every descriptor with ip=10.0.0.0/8`, `all domains`.
-    pub fn in_words(&self) -> String {
-        let domain = if *self.domain == *EVERY_DOMAIN && self.scope != Scope::Descriptor {
-            "all domains"
-        } else {
-            &*self.domain
-        };
-        match self.scope {
-            Scope::Descriptor => format!("{domain} {}", self.descriptor()),
-            Scope::Entry => format!("{domain}, every descriptor with {}", self.descriptor()),
-            Scope::Domain | Scope::StoreFailure => domain.to_owned(),
-        }
-    }
-
-    /// The identifier of the override for this target: the same on all replicas, and when the override is set again.
+    /// The identifier of the override for this target in its storage: the same on all replicas, and when the override is
+    /// set again. Who sees it can try values; [`Index::shown_id`](crate::Index::shown_id) is for replies.
     pub fn id(&self) -> String {
         let domain = self.stored_domain();
         let entries = self.entries.iter().flat_map(|(key, value)| [Some(&**key), value.text()]);
@@ -252,7 +244,7 @@ impl Target {
             .collect()
     }
 
-    pub(super) fn to_json(&self) -> Map<String, Json> {
+    fn to_json(&self) -> Map<String, Json> {
         let mut fields = Map::from_iter([("domain".to_owned(), (*self.domain).into())]);
         match self.scope {
             Scope::Descriptor => fields.insert("descriptor".to_owned(), self.entries_json()),
@@ -273,14 +265,48 @@ impl Target {
     }
 }
 
+impl ShownTarget {
+    /// The descriptor or the entry, in the form that [`entries_of_text`] reads.
+    pub fn descriptor(&self) -> String {
+        entries::write(self.0.entries.iter().map(|(key, value)| (&**key, value.text())))
+    }
+
+    /// The target in words: `shop user=ann`, `shop, every descriptor with ip=10.0.0.0/8`, `all domains`.
+    pub fn in_words(&self) -> String {
+        let Target { scope, domain, .. } = &self.0;
+        let is_every = **domain == *EVERY_DOMAIN && *scope != Scope::Descriptor;
+        let domain = if is_every { "all domains" } else { &**domain };
+        match scope {
+            Scope::Descriptor => format!("{domain} {}", self.descriptor()),
+            Scope::Entry => format!("{domain}, every descriptor with {}", self.descriptor()),
+            Scope::Domain | Scope::StoreFailure => domain.to_owned(),
+        }
+    }
+
+    pub(super) fn to_json(&self) -> Map<String, Json> {
+        self.0.to_json()
+    }
+}
+
 /// The arguments that name it on a command line: `shop user=ann`, `shop --entry ip=10.0.0.0/8`.
-impl fmt::Display for Target {
+impl fmt::Display for ShownTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.scope {
-            Scope::Descriptor => write!(f, "{} {}", self.domain, self.descriptor()),
-            Scope::Entry => write!(f, "{} --entry {}", self.domain, self.descriptor()),
-            Scope::Domain => write!(f, "domain {}", self.domain),
-            Scope::StoreFailure => write!(f, "domain {} --on-store-failure", self.domain),
+        let Target { scope, domain, .. } = &self.0;
+        match scope {
+            Scope::Descriptor => write!(f, "{domain} {}", self.descriptor()),
+            Scope::Entry => write!(f, "{domain} --entry {}", self.descriptor()),
+            Scope::Domain => write!(f, "domain {domain}"),
+            Scope::StoreFailure => write!(f, "domain {domain} --on-store-failure"),
+        }
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(_) => f.write_str("***"),
+            Self::Any => f.write_str("Any"),
+            Self::Pattern(text) => text.fmt(f),
         }
     }
 }

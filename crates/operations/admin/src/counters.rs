@@ -14,7 +14,7 @@ use limit::calendar::CalendarFields;
 use limiter::{CounterState, Descriptor, Entry, Request, RequestError};
 use overrides::{
     Found, Target, Value,
-    target::{entries_of_json, entries_of_text},
+    target::{Entries, entries_of_json, entries_of_text},
 };
 
 /// `GET /api/v1/counters`: the limits of a descriptor with their usage.
@@ -40,7 +40,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 pub(super) fn asked(query: &Query<'_>) -> Result<Target, Problem> {
     let entries = entries_of_text(query.needed("descriptor"));
     let entries = entries.map_err(|error| Problem::bad_request(format!("descriptor: {error}")))?;
-    exact(Target::new(query.needed("domain"), entries))
+    exact(query.needed("domain"), entries)
 }
 
 fn limit(rule: Option<&str>, state: &CounterState) -> CounterLimit {
@@ -72,16 +72,17 @@ pub(super) async fn reset(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
     let ResetCounters::<Json> { domain, descriptor, reason } = call.json()?;
     let given = (!descriptor.is_null()).then_some(&descriptor);
     let entries = entries_of_json(given).map_err(Problem::bad_request)?;
-    let target = exact(Target::new(&domain, entries))?;
+    let target = exact(&domain, entries)?;
+    let shown = target.shown(api.managed.recent.values());
     let keys = api.managed.limiter.reset_counters(&request(&target)).await.map_err(problem)?;
     if keys.is_empty() {
         let message =
-            format!("no limit applies to {target}; GET /api/v1/counters shows the limits of a descriptor");
+            format!("no limit applies to {shown}; GET /api/v1/counters shows the limits of a descriptor");
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     }
     let warning = announce(api, &keys).await;
     if let Some(warning) = &warning {
-        warn!("reset of {target}: {warning}");
+        warn!("reset of {shown}: {warning}");
     }
     let reply = CountersReset { reset: keys.len(), warning };
     Ok(Reply::json(api, &reply)?.changed(shown_target(api, &target), &reason.unwrap_or_default()))
@@ -102,14 +103,17 @@ async fn announce(api: &Api, keys: &[String]) -> Option<String> {
 }
 
 /// A target whose entries all have values, as those of a counter.
-fn exact(target: Result<Target, String>) -> Result<Target, Problem> {
-    let target = target.map_err(Problem::bad_request)?;
-    match target.entries().iter().find(|(_, value)| *value == Value::Any) {
-        None => Ok(target),
-        Some((key, _)) => Err(Problem::bad_request(format!(
-            "descriptor: {key} has no value; expected {key}=VALUE, or {key}= for the empty value"
-        ))),
+fn exact(domain: &str, mut entries: Entries) -> Result<Target, Problem> {
+    for (key, value) in &mut entries {
+        let text = value.text().ok_or_else(|| {
+            Problem::bad_request(format!(
+                "descriptor: {key} has no value; expected {key}=VALUE, or {key}= for the empty value"
+            ))
+        })?;
+        // A `*` is a part of the value.
+        *value = Value::Exact(text.into());
     }
+    Target::new(domain, entries).map_err(Problem::bad_request)
 }
 
 pub(super) fn request(target: &Target) -> Request<'_> {

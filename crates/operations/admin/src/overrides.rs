@@ -14,7 +14,6 @@ use overrides::{
     Action, ChangeError, Input, Override, Target, applies, model::is_forced, table::of_json_line,
     target::entries_of_text,
 };
-use recent::{KeyValues, shown};
 
 /// The size at which a page ends, of overrides with long texts.
 const MAX_PAGE_BYTES: usize = 4 << 20;
@@ -45,7 +44,6 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let now = index.time(SystemClock.now());
     // A caller that names a descriptor knows its values.
     let names_values = ["descriptor", "request"].iter().any(|name| text(name).is_some());
-    let values = if names_values { KeyValues::Plain } else { api.managed.recent.values() };
     // Without a condition every override matches, so that a page of a million is found without reading all.
     let is_filtered = switches > 0
         || ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
@@ -56,7 +54,8 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         if matches(one) && !one.is_over(now) {
             if matching >= offset && found < count && page.len() < MAX_PAGE_BYTES {
                 let comma = if found > 0 { "," } else { "" };
-                written = page.push(format!("{comma}{}", json_of(one, values)).as_bytes());
+                let json = if names_values { one.to_json() } else { json_of(api, one) };
+                written = page.push(format!("{comma}{json}").as_bytes());
                 found += 1;
             }
             matching += 1;
@@ -133,22 +132,20 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
     };
     keeper.remove(&one.target).await?;
     let what = format!("{}, which was {}", shown_target(api, &one.target), one.effect());
-    let removed = as_api(json_of(&one, api.managed.recent.values()));
+    let removed = as_api(json_of(api, &one));
     Ok(Reply::json(api, &OverrideRemoved { removed })?.changed(what, call.query.needed("reason")))
 }
 
 /// A target for the log of changes, with its values by `KEY_VALUES`.
 pub(super) fn shown_target(api: &Api, target: &Target) -> String {
     let values = api.managed.recent.values();
-    target.with_values(|value| shown(value, values).into_owned()).in_words()
+    target.shown(values).in_words()
 }
 
 /// An override with its values by `KEY_VALUES`, and the identifier by which it can be removed.
-fn json_of(one: &Override, values: KeyValues) -> Json {
-    match values {
-        KeyValues::Plain => one.to_json(),
-        _ => one.to_json_as(&one.target.with_values(|value| shown(value, values).into_owned())),
-    }
+fn json_of(api: &Api, one: &Override) -> Json {
+    let (values, index) = (api.managed.recent.values(), api.managed.keeper.index());
+    one.to_json_as(&one.target.shown(values), index.shown_id(&one.target))
 }
 
 /// An override from the JSON that it is stored as.
@@ -198,7 +195,7 @@ fn read_lines(api: &Api, call: &Call<'_>, recent: &Summary, now: Time) -> Result
             Ok(one) => all.push(one),
             Err(problem) => {
                 needs_force &= problem.needs_force;
-                errors.push(format!("line {number}: {}", problem.message));
+                errors.push(problem.in_line(number));
             }
         }
         if errors.len() >= MAX_ERRORS {

@@ -13,6 +13,7 @@ use super::{
     routes::{Parameter, Takes},
 };
 use overrides::model::MAX_JSON;
+use recent::{KeyValues, Quoting};
 use server::http::{Answer, pieces, streamed, typed};
 use text::{cut_display, entries};
 
@@ -44,7 +45,7 @@ pub(super) struct Paper {
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) status: StatusCode,
-    pub(super) message: String,
+    message: Quoting,
     /// The same call succeeds with `"force": true`.
     pub(super) needs_force: bool,
     allowed: Option<HeaderValue>,
@@ -242,7 +243,17 @@ impl From<Paper> for Reply {
 
 impl Problem {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), needs_force: false, allowed: None }
+        Self { status, message: Quoting::new(message), needs_force: false, allowed: None }
+    }
+
+    /// The message for the log. One about the call may quote it; one about a fault of the service does not.
+    pub(super) fn logged(&self, values: KeyValues) -> &str {
+        if self.status.is_server_error() { self.message.for_caller() } else { self.message.logged(values) }
+    }
+
+    /// The message about a line of the body.
+    pub(super) fn in_line(&self, number: usize) -> String {
+        format!("line {number}: {}", self.message.for_caller())
     }
 
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
@@ -262,7 +273,7 @@ impl Problem {
 
     /// `{"error": message}`, with `"needs_force": true` if that is so.
     pub(super) fn into_answer(self) -> Answer {
-        let body = api::Error { error: self.message, needs_force: self.needs_force };
+        let body = api::Error { error: self.message.for_caller().to_owned(), needs_force: self.needs_force };
         let body = serde_json::to_string(&body).unwrap_or_default();
         let mut answer = typed(self.status, "application/json", body);
         if let Some(allowed) = self.allowed {

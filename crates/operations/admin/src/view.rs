@@ -152,7 +152,10 @@ fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Op
     let view = managed.keeper.index().view(now).filter(|_| !key.key.is_cut())?;
     let domain = served.rules.domain(key.domain())?;
     let one = view.deciding(key.domain(), &entries, domain.find(&entries, &mut String::new()).as_ref())?;
-    Some(Override { id: Some(one.target.id()), ..effect_shown(one.action, one.expires) })
+    Some(Override {
+        id: Some(managed.keeper.index().shown_id(&one.target)),
+        ..effect_shown(one.action, one.expires)
+    })
 }
 
 /// The view of all replicas: the others as they were published, and this one as it is.

@@ -178,8 +178,8 @@ table! {
     }
     pub Decisions in "Decisions" {
         KEY_VALUES key_values: KeyValues = "plain", "How values of descriptors appear in the admin API, on \
-            its page, in the decision log, in the request log and in `METRICS_TOP_KEYS`: `plain`; `hashed`, the first \
-            16 digits of their SHA-256; or `hidden`.";
+            its page, in the logs and in `METRICS_TOP_KEYS`: `plain`; `hashed`, the first 16 digits of their SHA-256; \
+            or `hidden`.";
         DECISION_LOG logged: Option<Logged> = "off", "Logs decisions as JSON lines: \
             `refused`, or `sampled:` and a share, such as `sampled:0.01`; `off` logs none. At most 2,500 a \
             second per worker; more are counted as dropped.";

@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    fmt,
     hash::{Hash, Hasher},
     mem,
 };
@@ -18,11 +19,17 @@ const MAX_BYTES: usize = 512;
 const MAX_ENTRIES: usize = 16;
 
 /// The entries of a descriptor, up to these limits.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Default)]
 pub struct Key {
     text: String,
     ends: SmallVec<[u16; 8]>,
     is_cut: bool,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(KeyValues::Hidden))
+    }
 }
 
 impl Key {
@@ -151,6 +158,7 @@ mod tests {
         let key = set(&[("a=b", "c,d=\\"), ("e", "")]);
         assert_eq!(key.text(KeyValues::Plain), r"a\=b=c\,d=\\,e=");
         assert_eq!(key.text(KeyValues::Hidden), r"a\=b=***,e=");
+        assert_eq!(format!("{key:?}"), r"a\=b=***,e=");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use std::{
 
 use hashbrown::DefaultHashBuilder;
 
-pub use self::settings::{KeyValues, Logged};
+pub use self::settings::{KeyValues, Logged, Quoting};
 pub use self::{
     decision::{DecidedBy, Decision, LimitShown, OverrideShown},
     decision_log::DecisionLog,

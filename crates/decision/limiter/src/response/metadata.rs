@@ -18,7 +18,7 @@ use limit::{
     Limit, Unit,
     calendar::{Calendar, CalendarFields},
 };
-use overrides::{Found, Target, model::timestamp};
+use overrides::{Found, model::timestamp};
 use rules::{Metadata, Value};
 
 /// `{domain, descriptors, hitsAddend?, metadata?, passedBackends?}`.
@@ -153,7 +153,7 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
 /// `{action, expiresAt?, entry?, domain?}` of an operator's override; the domain is that of a switch.
 fn of_override(found: &Found) -> Value {
     let target = found.by.as_ref().map(|by| &by.target);
-    let entry = target.filter(|target| target.entry().is_some()).map(Target::descriptor);
+    let entry = target.filter(|target| target.entry().is_some()).map(|target| target.plain().descriptor());
     Value::Map(fields([
         ("action", Some(text(found.action.name()))),
         ("expiresAt", found.expires.map(|end| text(&timestamp(end)))),

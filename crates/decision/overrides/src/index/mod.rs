@@ -23,8 +23,9 @@ use std::{
     thread,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use foldhash::{SharedSeed, fast::SeedableRandomState};
+use ring::{hmac, rand};
 
 pub use self::view::{Found, View};
 use self::{
@@ -39,6 +40,8 @@ use super::{
 use clock::Time;
 use faults::mutex::{lock, try_lock};
 use limit::calendar::zone;
+use recent::KeyValues;
+use text::hex;
 
 pub(crate) const MAX_OVERRIDES: usize = 2_000_000;
 
@@ -66,6 +69,10 @@ pub struct Index {
     /// Held while a snapshot is replaced.
     changing: Mutex<()>,
     hasher: SeedableRandomState,
+    /// How logs show the values of overrides.
+    values: KeyValues,
+    /// The key of the identifiers in replies; `None` if values are not hidden.
+    id_key: ArcSwapOption<hmac::Key>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -129,7 +136,43 @@ impl Index {
             clock_lead: AtomicI64::new(0),
             changing: Mutex::default(),
             hasher,
+            values: KeyValues::Plain,
+            id_key: ArcSwapOption::empty(),
         }
+    }
+
+    /// An index whose overrides are shown like this.
+    pub fn showing(self, values: KeyValues) -> Self {
+        let index = Self { values, ..self };
+        index.set_id_key(&index.new_id_key().unwrap_or_default());
+        index
+    }
+
+    pub fn values(&self) -> KeyValues {
+        self.values
+    }
+
+    /// The identifier of a target in replies. One that anybody can compute would show which of some guessed values is the
+    /// hidden one, so it depends on a secret.
+    pub fn shown_id(&self, target: &Target) -> String {
+        match &*self.id_key.load() {
+            None => target.id(),
+            Some(key) => hex(hmac::sign(key, target.id().as_bytes()).as_ref().iter().take(10)),
+        }
+    }
+
+    /// A random key for [`set_id_key`](Self::set_id_key), if values are hidden.
+    #[expect(clippy::expect_used, reason = "no system that this runs on lacks random numbers")]
+    pub(super) fn new_id_key(&self) -> Option<String> {
+        let random =
+            || rand::generate::<[u8; 16]>(&rand::SystemRandom::new()).expect("random numbers").expose();
+        (self.values == KeyValues::Hidden).then(|| hex(random().iter()))
+    }
+
+    /// Replicas that share overrides share the key, so that each finds the override that another one has listed.
+    pub(super) fn set_id_key(&self, key: &str) {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+        self.id_key.store((self.values == KeyValues::Hidden).then(|| Arc::new(key)));
     }
 
     /// Whether neither an override nor a switch of this process can change a decision.

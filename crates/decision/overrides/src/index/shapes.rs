@@ -83,7 +83,8 @@ impl Shapes {
             _ => return Ok(()),
         };
         Err(format!(
-            "{target}: more than {bound} different {what}; use the keys of the rules, in their order"
+            "{}: more than {bound} different {what}; use the keys of the rules, in their order",
+            target.plain()
         ))
     }
 

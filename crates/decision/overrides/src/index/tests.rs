@@ -323,7 +323,7 @@ proptest! {
         let entries: Vec<_> =
             entries.iter().map(|(key, value)| (key.as_str().into(), crate::Value::new(value.as_deref()))).collect();
         let target = Target::new("d", entries).unwrap();
-        let read = entries_of_text(&target.descriptor()).unwrap();
+        let read = entries_of_text(&target.plain().descriptor()).unwrap();
         prop_assert_eq!(read.as_slice(), target.entries());
     }
 }
@@ -335,7 +335,7 @@ fn by_entry(domain: &str, text: &str, action: Action) -> Override {
 
 fn effect(index: &Index, domain: &str, text: &str, second: u64) -> Option<(String, Option<String>)> {
     let found = find(index, domain, &pairs(text), None, second)?;
-    Some((found.action.to_string(), found.by.map(|by| by.target.to_string())))
+    Some((found.action.to_string(), found.by.map(|by| by.target.plain().to_string())))
 }
 
 #[test]
@@ -513,4 +513,35 @@ proptest! {
             prop_assert_eq!(found.map(|found| found.action), expected, "{}", value);
         }
     }
+}
+
+#[test]
+fn the_identifier_of_a_hidden_override_needs_the_key() {
+    let ann = target("k=ann");
+    for values in [KeyValues::Plain, KeyValues::Hashed] {
+        assert_eq!(Index::default().showing(values).shown_id(&ann), ann.id());
+    }
+    let [one, other] = [(); 2].map(|()| Index::default().showing(KeyValues::Hidden));
+    let shown = one.shown_id(&ann);
+    assert_eq!((shown.len(), one.shown_id(&ann)), (20, shown.clone()));
+    assert!(![ann.id(), other.shown_id(&ann), one.shown_id(&target("k=bob"))].contains(&shown));
+    let key = one.new_id_key().unwrap();
+    [&one, &other].map(|index| index.set_id_key(&key));
+    assert_eq!(one.shown_id(&ann), other.shown_id(&ann));
+    assert_ne!(one.shown_id(&ann), shown);
+}
+
+#[test]
+fn a_value_is_printed_by_the_setting_alone() {
+    let one = Override { target: target("k=ann,l=a*,m"), ..one("k", Action::Block) };
+    assert!(!format!("{one:?}").contains("ann"), "{one:?}");
+    for (values, expected) in [
+        (KeyValues::Plain, "d k=ann,l=a*,m"),
+        (KeyValues::Hashed, "d k=sha256:49915e0d7d4b402e,l=a*,m"),
+        (KeyValues::Hidden, "d k=***,l=a*,m"),
+    ] {
+        assert_eq!(one.target.shown(values).to_string(), expected);
+    }
+    let network = Target::of_entry("d", entries_of_text("ip=10.0.0.0/8").unwrap()).unwrap();
+    assert_eq!(network.shown(KeyValues::Hidden).in_words(), "d, every descriptor with ip=10.0.0.0/8");
 }

@@ -93,7 +93,7 @@ fn add_override(
 /// descriptor.
 fn of_target(found: &Found) -> String {
     let end = found.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
-    let by = found.by.as_ref().map(|by| format!(" by {}", printable(&by.target.to_string())));
+    let by = found.by.as_ref().map(|by| format!(" by {}", printable(&by.target.plain().to_string())));
     format!("{end}{}", by.unwrap_or_default())
 }
 

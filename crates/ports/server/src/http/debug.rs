@@ -164,7 +164,7 @@ impl Shown {
         let (values, mut left, mut written) = (self.key_values, MAX_OVERRIDES, Ok(()));
         index.for_each(|one| {
             let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
-            let target = one.target.with_values(|value| shown(value, values).into_owned());
+            let target = one.target.shown(values);
             written = writeln!(out, "# override {target}: {}{end}", one.action);
             left -= 1;
             left > 0 && written.is_ok()

@@ -215,7 +215,7 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
     };
     admin.print(&reply.json, || {
         let rule = reply.rule.as_ref().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
-        format!("{}{rule}: {}\n", printable(&one.target.to_string()), effect_text(&reply))
+        format!("{}{rule}: {}\n", printable(&one.target.plain().to_string()), effect_text(&reply))
     });
     Ok(Verdict::Yes)
 }
@@ -361,7 +361,7 @@ fn limit(text: &str) -> Result<(u64, String), String> {
 
 /// A target in words, and its identifier.
 fn named(target: &Target) -> (String, String) {
-    (target.to_string(), target.id())
+    (target.plain().to_string(), target.id())
 }
 
 /// `user=ann`, or `--entry ip=10.0.0.0/8`.

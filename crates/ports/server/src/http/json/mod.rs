@@ -25,6 +25,7 @@ use crate::{health::Health, log_undecodable, traced, wire};
 use exporters::tracing::{OpenSpan, Tracer};
 use faults::panics::{self, Boundary};
 use limiter::{self, Bounds, Code, Decided, HoldToken, Limiter, RequestError};
+use recent::{KeyValues, Quoting};
 use text::cut;
 
 /// The size from which a body is read, and a response written, on another thread: that takes up to 50 ns a byte, and
@@ -34,13 +35,13 @@ const LARGE: usize = 2 * 1024;
 static TURN: Semaphore = Semaphore::const_new(1);
 
 /// Why a request was not decided: the status of the response, and the reason.
-struct NotDecided(StatusCode, String);
+struct NotDecided(StatusCode, Quoting);
 
 impl From<RequestError> for NotDecided {
     fn from(error: RequestError) -> Self {
         let is_unavailable = error.is_unavailable();
         let status = if is_unavailable { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::BAD_REQUEST };
-        Self(status, error.to_string())
+        Self(status, Quoting::new(error.to_string()))
     }
 }
 
@@ -52,6 +53,7 @@ pub struct Endpoints {
     pub limiter: Arc<Limiter>,
     pub tracer: Option<Arc<Tracer>>,
     pub has_json: bool,
+    pub key_values: KeyValues,
     pub max_request_bytes: usize,
 }
 
@@ -112,7 +114,7 @@ fn healthcheck(endpoints: &Endpoints, verbose: bool) -> Answer {
 
 async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
     let mut span = endpoints.tracer.as_ref().and_then(|tracer| tracer.join(request.headers(), "POST /json"));
-    let decided = decide(request.body(), &endpoints.limiter, span.as_deref_mut()).await;
+    let decided = decide(request.body(), endpoints, span.as_deref_mut()).await;
     let (answer, error) = match decided {
         Ok(mut decided) => {
             let hold = decided.hold.take();
@@ -123,7 +125,9 @@ async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
         }
         Err(NotDecided(status, why)) => {
             let reason = status.canonical_reason().unwrap_or_default();
-            (text(status, format!("{reason}: {}\n", cut(&why))), Some(why))
+            let is_own = status.is_server_error();
+            let traced = if is_own { why.for_caller() } else { why.logged(endpoints.key_values) };
+            (text(status, format!("{reason}: {}\n", cut(why.for_caller()))), Some(traced.to_owned()))
         }
     };
     if let Some(mut span) = span {
@@ -140,11 +144,11 @@ async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
 
 async fn decide(
     body: &Bytes,
-    limiter: &Arc<Limiter>,
+    Endpoints { limiter, key_values, .. }: &Endpoints,
     mut span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
-    let message = read(body, limiter.bounds()).await?;
+    let message = read(body, limiter.bounds(), *key_values).await?;
     let mut request = limiter::Request::default();
     #[expect(clippy::expect_used, reason = "prost-reflect has encoded it")]
     wire::read_escaped(&message, limiter.bounds(), &mut request).expect("an encoded request can be decoded");
@@ -154,11 +158,12 @@ async fn decide(
     }
 }
 
-async fn read(body: &Bytes, bounds: Bounds) -> Result<Vec<u8>, NotDecided> {
+async fn read(body: &Bytes, bounds: Bounds, values: KeyValues) -> Result<Vec<u8>, NotDecided> {
     let bytes = body.clone();
     let read = run(body.len(), move || to_message(&bytes, bounds)).await?;
     read.map_err(|why| {
-        log_undecodable(&why);
+        let why = Quoting::new(why);
+        log_undecodable(why.logged(values));
         NotDecided(StatusCode::BAD_REQUEST, why)
     })
 }
@@ -173,7 +178,7 @@ async fn answered(answer: &limiter::Answer) -> Answer {
     match run(encoded.len(), move || write(&encoded)).await {
         Ok(Ok(json)) => typed(status, "application/json", json),
         Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
-        Err(NotDecided(status, why)) => text(status, why),
+        Err(NotDecided(status, why)) => text(status, why.for_caller().to_owned()),
     }
 }
 
@@ -189,7 +194,7 @@ async fn run<T: Send + 'static>(
     let _turn = TURN.acquire().await;
     match spawn_blocking(|| panics::catch(Boundary::HttpRequest, work)).await {
         Ok(Ok(done)) => Ok(done),
-        _ => Err(NotDecided(StatusCode::INTERNAL_SERVER_ERROR, "the log has the details".to_owned())),
+        _ => Err(NotDecided(StatusCode::INTERNAL_SERVER_ERROR, Quoting::new("the log has the details"))),
     }
 }
 

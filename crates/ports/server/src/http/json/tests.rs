@@ -139,6 +139,7 @@ fn endpoints() -> Arc<Endpoints> {
         details,
         limiter,
         tracer: None,
+        key_values: recent::KeyValues::Plain,
         has_json: true,
         max_request_bytes: 4 << 20,
     })
