@@ -21,9 +21,9 @@ fn what_no_request_can_meet_is_refused_with_what_was_meant() {
     for (words, expected) in [
         (
             &["shop", "remote_address=9.9.9.9"][..],
-            "rules with the key remote_address: shop.path.remote_address; `tollgate override set shop --entry remote_address=9.9.9.9`",
+            "rules with the key remote_address: shop.path.remote_address; `tollgate override set shop --entry=remote_address=9.9.9.9`",
         ),
-        (&["shop", "user=10.0.0.0/8"], "`tollgate override set shop --entry user=10.0.0.0/8`"),
+        (&["shop", "user=10.0.0.0/8"], "`tollgate override set shop --entry=user=10.0.0.0/8`"),
         (&["shop", "usr=ann"], "did you mean \"user\"?"),
         (&["shpo", "user=ann"], "did you mean \"shop\"?"),
         (&["shop", "path=/login"], "has no limit, but descriptors below it: remote_address"),
@@ -144,7 +144,7 @@ fn an_override_that_meets_a_part_of_the_requests_with_its_entry_warns() {
         ),
         "{text}"
     );
-    assert!(text.contains("`tollgate override set shop --entry remote_address=9.9.9.9`"), "{text}");
+    assert!(text.contains("`tollgate override set shop --entry=remote_address=9.9.9.9`"), "{text}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The page for a key, the search, the filters, and a service that is gone.
 
+use std::process::Command;
+
 use super::{Admin, CONTRAST, NAMES, TEXT, Traffic, Value, has_row, http, open, picture, wait_until_live};
 use crate::{operations::admin::setup, support::eventually};
 
@@ -126,6 +128,38 @@ fn a_key_with_any_characters_has_a_page() {
     browser.open(&format!("http://127.0.0.1:{}/key?domain=shop", admin.port));
     let error = "document.getElementById('key-error').textContent";
     browser.wait_for("the address is named", &format!("{error}.startsWith('The address has no key')"), error);
+}
+
+#[test]
+fn the_command_of_a_key_is_one_command_whatever_the_address_says() {
+    let admin = Admin::start();
+    let browser = open(&admin);
+    for (domain, descriptor, read) in [
+        ("shop", "user=ann", "user=ann"),
+        ("x';touch p #", "user=y'$(touch p)`touch p`", "user=y'$(touch p)`touch p`"),
+        ("--admin=example.org", "user=-x !! \"", "user=-x !! \""),
+        ("a\u{1b}]0;b\u{7}\n touch p\n'", "user=\u{1b}[2J\n\u{202e}'", "user=\\u{1b}[2J\\n\\u{202e}'"),
+    ] {
+        let named = serde_json::json!({"domain": domain, "descriptor": descriptor});
+        let query = browser.run(&format!("return new URLSearchParams({named}).toString()"));
+        browser.open(&format!("http://127.0.0.1:{}/key?{}", admin.port, query.as_str().unwrap()));
+        let command = "document.getElementById('key-command').textContent";
+        browser.wait_for("the command is shown", &format!("{command} !== ''"), TEXT);
+        let command = browser.run(&format!("return {command}")).as_str().unwrap().to_owned();
+        assert!(!command.contains(|one: char| one.is_control() || one == '\u{202e}'), "{command:?}");
+        let dir = tempfile::tempdir().unwrap();
+        for shell in ["bash", "sh"] {
+            let script = format!("tollgate() {{ printf '%s\\0' \"$@\"; }}\n{command}");
+            let run = Command::new(shell).args(["-c", &script]).current_dir(&dir).output().unwrap();
+            let words = String::from_utf8(run.stdout).unwrap();
+            let words: Vec<_> = words.split_terminator('\0').collect();
+            assert_eq!((words.len(), &run.stderr[..]), (4, &b""[..]), "{shell}: {command}");
+            if shell == "bash" {
+                assert_eq!(words, ["explain", "--", domain, read], "{command}");
+            }
+        }
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0, "{command}");
+    }
 }
 
 #[test]

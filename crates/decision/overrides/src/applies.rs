@@ -9,7 +9,7 @@ use rules::{
     Rule, RuleSet,
     model::{Domain, Level, Node},
 };
-use text::{entries, spelling::nearest};
+use text::{entries, shell, spelling::nearest};
 
 /// The maximum number of rules, keys or domains in a message.
 const MAX_NAMED: usize = 5;
@@ -142,10 +142,8 @@ fn advice(target: &Target) -> String {
 
 fn by_entry(target: &Target, key: &str, value: &str) -> String {
     let entry = entries::write(std::iter::once((key, Some(value))));
-    format!(
-        "`tollgate override set {} --entry {entry}` applies to every descriptor that has it",
-        target.domain()
-    )
+    let [domain, entry] = [target.domain(), &entry].map(shell::quoted);
+    format!("`tollgate override set {domain} --entry={entry}` applies to every descriptor that has it")
 }
 
 /// The warning about rules that have the only entry of a target among others.
@@ -237,7 +235,7 @@ mod tests {
         }
         let (_, warning) = applies("shop", "address=9.9.9.9").unwrap();
         assert!(warning.contains("as those of shop.t.address"), "{warning}");
-        assert!(warning.contains("override set shop --entry address=9.9.9.9` applies"), "{warning}");
+        assert!(warning.contains("override set shop --entry=address=9.9.9.9` applies"), "{warning}");
         for (domain, text, expected) in [
             ("shpo", "user=ann", "no domain \"shpo\"; did you mean \"shop\"?"),
             ("x", "user=ann", "no domain \"x\"; they have shop;"),
@@ -245,18 +243,19 @@ mod tests {
             (
                 "shop",
                 "usr=ann",
-                "no rule matches usr=ann; did you mean \"user\"?; `tollgate override set shop --entry usr=ann`",
+                "no rule matches usr=ann; did you mean \"user\"?; `tollgate override set shop --entry=usr=ann`",
             ),
             (
                 "shop",
                 "remote_address=9.9.9.9",
-                "rules with the key remote_address: shop.p.remote_address; `tollgate override set shop --entry remote_address=9.9.9.9`",
+                "rules with the key remote_address: shop.p.remote_address; `tollgate override set shop --entry=remote_address=9.9.9.9`",
             ),
             (
                 "shop",
                 "address=10.0.0.0/8",
-                "no address is equal to a network; `tollgate override set shop --entry address=10.0.0.0/8`",
+                "no address is equal to a network; `tollgate override set shop --entry=address=10.0.0.0/8`",
             ),
+            ("shop", "usr=a'b;c", r"`tollgate override set shop --entry='usr=a'\''b;c'`"),
             ("shop", "zzzzz", "no rule matches zzzzz; rules of shop: shop.path_/a/*, shop.address"),
             ("shop", "path", "no rule matches path; rules with the key path: shop.path_/a/*; --force"),
             ("shop", "path=/b/*", "no rule matches path=/b/*"),

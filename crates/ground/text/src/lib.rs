@@ -3,8 +3,8 @@
 //! This module cuts untrusted text in errors, logs, spans and responses: at most [`LONGEST`] bytes of it are kept, and
 //! none of them controls a terminal. [`bytes`] escapes what is not UTF-8, [`entries`] is the notation of descriptors (`key=value,key`), [`duration`] that of
 //! durations (`1h30m`), [`InvalidValue`] the error of a value that cannot be used, and [`named!`] declares an enum with
-//! the name of each variant. [`diagnostics`] are errors and warnings about files, and [`spelling`] finds the name that was
-//! meant.
+//! the name of each variant. [`diagnostics`] are errors and warnings about files, [`spelling`] finds the name that was meant,
+//! and [`shell`] quotes words of commands.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
 
@@ -14,6 +14,7 @@ pub mod duration;
 pub mod entries;
 mod invalid;
 mod named;
+pub mod shell;
 pub mod spelling;
 
 pub use invalid::InvalidValue;

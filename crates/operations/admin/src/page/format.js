@@ -51,6 +51,16 @@ export const printable = (text) =>
     (one) => SHORT[one] ?? `\\u{${one.codePointAt(0).toString(16)}}`,
   );
 
+const UTF8 = new TextEncoder();
+
+/** A text as one word of a shell, as `text::shell::quoted` writes it. */
+export function quoted(text) {
+  if (/^[\w./:=@%+,-]+$/.test(text)) return text;
+  if (printable(text) === text) return `'${text.replaceAll("'", "'\\''")}'`;
+  const octal = (one) => [...UTF8.encode(one)].map((byte) => `\\${byte.toString(8).padStart(3, "0")}`).join("");
+  return `$'${[...text].map((one) => (one === "'" || one === "\\" || printable(one) !== one ? octal(one) : one)).join("")}'`;
+}
+
 /** Longer words may be broken anywhere. */
 const MAX_WORD = 24;
 

@@ -3,7 +3,7 @@
 
 import { open as act } from "./act.js";
 import { get, send } from "./api.js";
-import { count, clock, descriptor, duration, fill, limit, printable, rate, short, target } from "./format.js";
+import { count, clock, descriptor, duration, fill, limit, printable, quoted, rate, short, target } from "./format.js";
 import { Plot } from "./plot.js";
 import { entries } from "./search.js";
 
@@ -202,7 +202,7 @@ export function begin(say) {
   $("key").hidden = false;
   $("key-title").textContent = own ? descriptor(own) : "No key";
   $("key-domain").textContent = domain;
-  $("key-command").textContent = `tollgate explain '${domain}' '${(query.get("descriptor") ?? "").replaceAll("'", "'\\''")}'`;
+  $("key-command").textContent = `tollgate explain -- ${quoted(domain)} ${quoted(printable(query.get("descriptor") ?? ""))}`;
   $("key-link").addEventListener("click", async () => {
     await navigator.clipboard?.writeText(location.href);
     say("The link is copied");
