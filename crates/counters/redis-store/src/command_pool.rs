@@ -272,7 +272,8 @@ fn text(error: &RedisError) -> String {
     let replies = error.clone().into_server_errors();
     match replies.as_deref().and_then(<[_]>::first) {
         Some((_, reply)) => {
-            [Some(reply.code()), reply.details()].into_iter().flatten().collect::<Vec<_>>().join(" ")
+            let words: Vec<_> = [Some(reply.code()), reply.details()].into_iter().flatten().collect();
+            failure::without_words(&words.join(" ")).to_owned()
         }
         None => error.to_string(),
     }
@@ -289,6 +290,9 @@ mod tests {
         let reply = make_extension_error("NOAUTH".to_owned(), Some("Log in.".to_owned()));
         assert_eq!(text(&reply), "NOAUTH Log in.");
         assert_eq!(failure::kind_of_reply(&text(&reply)), FailureKind::Auth);
+        let unknown = "unknown command 'HGET', with args beginning with: 'user=ann' ".to_owned();
+        let unknown = make_extension_error("ERR".to_owned(), Some(unknown));
+        assert_eq!(text(&unknown), "ERR unknown command 'HGET'");
         let late = RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
         assert!(text(&late).contains("no reply within 5s"));
     }

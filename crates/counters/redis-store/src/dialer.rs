@@ -234,8 +234,6 @@ fn without_echo(handshake: &Handshake<'_>, login: Option<&CurrentLogin>, failure
 
 /// An error without secrets.
 fn shown(login: Option<&CurrentLogin>, error: &str) -> String {
-    // Redis repeats the words of unknown commands, and AUTH may be one.
-    let error = error.split(", with args").next().unwrap_or_default();
     let password = login.map_or("", |login| &login.credentials.password.0);
     if !password.is_empty() && error.contains(password) {
         return "(not shown: contains the password)".to_owned();

@@ -23,6 +23,12 @@ pub(super) const fn hint(kind: FailureKind) -> &'static str {
     }
 }
 
+/// An error reply without the words of an unknown command, which servers repeat: one may be a password, or a key with values
+/// of callers.
+pub(super) fn without_words(error: &str) -> &str {
+    error.split(", with args").next().unwrap_or_default()
+}
+
 pub(super) fn kind_of_reply(error: &str) -> FailureKind {
     // Before Redis 7 an error within a script follows its location.
     let inner = error.strip_prefix("ERR Error running script").and_then(|text| text.rsplit_once(": -"));

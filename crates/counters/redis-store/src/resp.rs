@@ -4,6 +4,7 @@
 
 use std::str;
 
+use crate::failure::without_words;
 use text::cut;
 use wire::framed::{self, Codec, ProtocolError};
 
@@ -146,7 +147,7 @@ impl<'a> Reader<'a> {
             kind @ (b"+" | b"-") => match (kind, self.line()?) {
                 (_, []) => Err(DecodeError::Invalid),
                 (b"+", line) => Ok(Reply::Text(line.to_vec())),
-                (_, line) => Ok(Reply::Error(cut(&String::from_utf8_lossy(line)).to_owned())),
+                (_, line) => Ok(Reply::Error(cut(without_words(&String::from_utf8_lossy(line))).to_owned())),
             },
             b"$" => {
                 let Some(length) = self.length()? else { return Ok(Reply::Nil) };
@@ -266,6 +267,13 @@ mod tests {
             let _ = read(&bytes);
             let _ = read(&[start.as_bytes(), &bytes].concat());
         }
+    }
+
+    #[test]
+    fn an_error_has_no_words_of_the_command() {
+        let unknown = b"-ERR unknown command 'INCRBY', with args beginning with: 'd_user_ann_0' '1'\r\n";
+        let read = read(unknown).unwrap().map(|(reply, _)| reply);
+        assert_eq!(read, Some(Reply::Error("ERR unknown command 'INCRBY'".to_owned())));
     }
 
     #[test]
