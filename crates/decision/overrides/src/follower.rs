@@ -131,7 +131,9 @@ impl Follower {
             let _ = self.pool.command::<Option<String>>(&key, cmd("SET").arg(&key).arg(new).arg("NX")).await;
             shared = self.pool.command(&key, cmd("GET").arg(&key)).await?;
         }
-        shared.iter().for_each(|shared| self.index.set_id_key(shared));
+        if let Some(shared) = shared {
+            self.index.set_id_key(&shared);
+        }
         Ok(())
     }
 

@@ -526,7 +526,9 @@ fn the_identifier_of_a_hidden_override_needs_the_key() {
     assert_eq!((shown.len(), one.shown_id(&ann)), (20, shown.clone()));
     assert!(![ann.id(), other.shown_id(&ann), one.shown_id(&target("k=bob"))].contains(&shown));
     let key = one.new_id_key().unwrap();
-    [&one, &other].map(|index| index.set_id_key(&key));
+    for index in [&one, &other] {
+        index.set_id_key(&key);
+    }
     assert_eq!(one.shown_id(&ann), other.shown_id(&ann));
     assert_ne!(one.shown_id(&ann), shown);
 }
