@@ -80,6 +80,8 @@ impl Counter {
         let is_tagged = |part: &usize| tag == format!("/{}", plan.seconds(*part));
         let part = match tag.as_bytes() {
             [b'*', ..] => ENTRY,
+            // Of a list, the longest window has no tag.
+            [] if plan.also.is_some() => usize::from(plan.seconds(1) > plan.seconds(0)),
             _ if plan.also.is_some() => (0..2).find(is_tagged)?,
             _ => 0,
         };

@@ -166,8 +166,8 @@ impl Paper {
         while !bytes.is_empty() {
             if self.pieces.last().is_none_or(|last| last.len() == PIECE) {
                 if !self.pieces.is_empty() && !self.reserved.resize(self.pieces.len() * PIECE) {
-                    let message = "the reply is larger than the memory that other replies leave; ask for less with `n`, or \
-                                   again when their clients have read them";
+                    let message = "no room for the reply: clients do not read their large replies, or it is larger than all \
+                                   of them may be; ask for less, or again when they have read";
                     return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message));
                 }
                 self.pieces.push(Vec::new());
