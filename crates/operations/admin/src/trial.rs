@@ -30,6 +30,11 @@ const FILE: &str = "rules";
 
 const MAX_MISTAKES: usize = 20;
 
+/// The peak of a trial, measured: of its thread and tables, for a byte of the new rules' text, and for a rule in force.
+const TRIAL: usize = 6 << 20;
+const TEXT: usize = 32;
+const RULE: usize = 2_000;
+
 pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let TryRules { rules } = call.json()?;
     let Some(trials) = &api.managed.trials else {
@@ -44,6 +49,7 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let (options, cache_bytes) = (trials.options, trials.cache_bytes);
     let (recording, rate) = (trials.requests.recording(), trials.requests.rate());
     let source = api.managed.source.clone();
+    let limit = (api.managed.memory)().map_or(usize::MAX, |(limit, ..)| limit);
     let replayed = tokio::task::spawn_blocking(move || {
         // A caller that goes away does not end the replay.
         let _turn = turn;
@@ -54,6 +60,7 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
                     "there are no rules in force to compare with",
                 ));
             };
+            check_room(&rules, &served.rules, limit)?;
             let new = read(rules, options)?;
             let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
             let side = |rules, domains| {
@@ -71,6 +78,24 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             report,
         },
     )
+}
+
+/// Fails if the trial could take more than nine tenths of the memory, beside all that is in it now.
+fn check_room(new: &str, in_force: &RuleSet, limit: usize) -> Result<(), Problem> {
+    let rules = in_force.rule_count() as usize;
+    let needed =
+        TRIAL.saturating_add(TEXT.saturating_mul(new.len())).saturating_add(RULE.saturating_mul(rules));
+    let used = allocator::resident_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or_default();
+    let free = (limit / 10).saturating_mul(9).saturating_sub(used);
+    if needed <= free {
+        return Ok(());
+    }
+    let [needed, free, limit] = [needed, free, limit].map(|bytes| bytes >> 20);
+    let message = format!(
+        "the trial needs about {needed} MiB, and {free} of {limit} (MEMORY_LIMIT) are free; try fewer rules, raise the \
+         limit, or use `tollgate replay` on another machine"
+    );
+    Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message))
 }
 
 fn failed(message: &str) -> Problem {
