@@ -3,6 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io, mem,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -88,8 +89,9 @@ fn write(
     })
 }
 
+/// A new file is for its owner alone: it has what callers sent.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 /// The file, opened for each write so that it may be rotated; else standard output.

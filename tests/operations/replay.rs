@@ -174,12 +174,6 @@ fn what_cannot_be_read_has_its_file_and_line() {
         let line = rest.split(':').next().unwrap();
         assert_exit(&github, 2, &[&format!("::error file={name},line={line}::")]);
     }
-    files.put("log.jsonl", &[good.as_bytes(), b"\xff\n"].concat());
-    assert_exit(
-        &files.replay(&["log.jsonl", "--rules", "strict"], b""),
-        2,
-        &["log.jsonl:2: the line is not UTF-8"],
-    );
     assert_exit(&files.replay(&["gone.jsonl", "--rules", "strict"], b""), 2, &["gone.jsonl: cannot be read"]);
     assert_exit(&files.replay(&["strict", "--rules", "strict"], b""), 2, &["strict: is a directory"]);
     files.put("bad/shop.yaml", b"domain: shop\ndescriptors: [{kye: k}]\n");
@@ -192,7 +186,7 @@ fn what_cannot_be_read_has_its_file_and_line() {
         ("log.zst", &by_zstd[..by_zstd.len() - 10], "the zstd data is cut or damaged"),
         ("head.zst", &by_zstd[..5], "head.zst:1: cannot be read: the zstd data is cut or damaged"),
         ("behind.zst", &[&by_zstd[..], b"garbage"].concat(), "the zstd data is cut or damaged"),
-        ("binary", b"\0\x01\x02\xff\xfe", "binary:1: the line is not UTF-8"),
+        ("binary", b"\0\x01\x02\xff\xfe", "binary:1: column 1"),
         ("zeros", &[0; 1000], "zeros:1: column 1"),
     ] {
         files.put(name, bytes);
@@ -204,6 +198,18 @@ fn what_cannot_be_read_has_its_file_and_line() {
     let endless = [good.as_bytes(), &vec![b'x'; 17 << 20]].concat();
     let output = files.replay(&["-", "--rules", "strict"], &endless);
     assert_exit(&output, 2, &["-:2: the line is longer than 16777216 bytes"]);
+}
+
+#[test]
+fn a_byte_order_mark_and_bytes_that_are_no_utf_8_end_no_log() {
+    let files = Files::new();
+    let good = line(0.0, "ann");
+    let (before, after) = good.split_once("ann").unwrap();
+    let latin = [before.as_bytes(), b"\xe9ric", after.as_bytes()].concat();
+    files.put("log.jsonl", &["\u{feff}".as_bytes(), good.as_bytes(), &latin, good.as_bytes()].concat());
+    let output = files.replay(&["log.jsonl", "--rules", "strict", "--json"], b"");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert_eq!(report["requests"], 3, "{report}");
 }
 
 #[test]

@@ -231,6 +231,18 @@ fn buckets_are_bounded_for_each_stream_and_in_all() {
 }
 
 #[test]
+fn thousands_of_new_buckets_in_small_frames_are_no_flood() {
+    let server = setup().env("QUOTA_MAX_BUCKETS_PER_STREAM", "10000").start();
+    let mut quotas = Quotas::open(&server);
+    let names: Vec<String> = (0..5_000).map(|number| number.to_string()).collect();
+    for name in &names {
+        quotas.report("edge", &[(&[("user", name)], 1, 0)]);
+    }
+    quotas.wait_for(&[("user", "4999")], is_tokens);
+    assert_eq!(server.count("tollgate_quota_reports_total"), 5_000);
+}
+
+#[test]
 fn a_report_larger_than_every_window_is_taken_as_it_arrives() {
     let server = setup().env("QUOTA_MAX_BUCKETS_PER_STREAM", "10000").start();
     let before = server.process.resident_kib();

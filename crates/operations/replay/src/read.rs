@@ -231,13 +231,12 @@ fn read_lines(
     read_line: &ReadLine,
 ) -> Result<Block, Unreadable> {
     let failed = |line: u64, message: String| Unreadable { log: name.to_owned(), line: Some(line), message };
-    let lines = String::from_utf8(lines).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let before = memchr::memchr_iter(b'\n', error.as_bytes().get(..valid).unwrap_or_default()).count();
-        failed(first_line + before as u64, "the line is not UTF-8".to_owned())
-    })?;
-    let mut block = Block::new(log, first_line, lines.len());
-    for (line, number) in lines.lines().zip(0_u32..) {
+    // Callers choose values, and a proxy logs their bytes: an invalid one must not end a log of millions.
+    let lines = String::from_utf8(lines)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+    let text = if first_line == 1 { lines.strip_prefix('\u{feff}').unwrap_or(&lines) } else { &lines };
+    let mut block = Block::new(log, first_line, text.len());
+    for (line, number) in text.lines().zip(0_u32..) {
         if !line.is_empty() {
             read_line(&mut block, line, number)
                 .map_err(|message| failed(first_line + u64::from(number), message))?;

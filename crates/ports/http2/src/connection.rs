@@ -433,6 +433,11 @@ impl<S: Service> Connection<S> {
         behind
     }
 
+    /// The service has done what a message of an open stream asks for.
+    pub fn served(&mut self) {
+        self.limits.served();
+    }
+
     /// The missing bytes of the current DATA frame, if it is for this stream.
     pub(super) fn rest_of_data(&self, id: u32) -> u32 {
         let left = if self.data.under_way && self.data.stream == id { self.data.left } else { 0 };

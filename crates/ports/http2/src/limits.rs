@@ -3,7 +3,8 @@
 //! Every frame that does not advance a request costs a token: pings, settings, resets, priorities, window updates,
 //! empty or tiny DATA, unknown frames, malformed requests. Each response earns tokens, and so does time, slowly. Honest
 //! peers stay far above zero; each flood with a CVE number exhausts the bucket after [`Limits::BURST`] frames, and the
-//! connection ends with `ENHANCE_YOUR_CALM`.
+//! connection ends with `ENHANCE_YOUR_CALM`. What a stream is served for earns back the token of its frame: an Envoy
+//! reports thousands of new quotas in as many small frames.
 
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,11 @@ impl Limits {
     #[inline]
     pub(super) fn answered(&mut self) {
         self.add(Self::PER_ANSWER);
+    }
+
+    /// A message of an open stream was served, and pays for the frame that brought it.
+    pub(super) fn served(&mut self) {
+        self.add(1);
     }
 
     #[inline]

@@ -24,7 +24,7 @@ use super::{
     rpc::Rpc,
     status::{self, Failure, end_with_failure},
 };
-use crate::wire::quota::report_field;
+use crate::wire::quota::{ReportField, report_field};
 use faults::panics::{self, Boundary, Panicked};
 
 /// The maximum size of a field of a report. It fits a stream's window, which is not opened further for it.
@@ -43,12 +43,14 @@ pub(super) struct Dividing {
     ended: bool,
     /// The bytes of the report that are not taken; `None` between reports.
     left: Option<usize>,
+    /// A usage was taken since the connection was told.
+    is_served: bool,
     quota: QuotaStream,
 }
 
 impl Dividing {
     pub(super) fn new(quota: QuotaStream, share: Share, now: Instant) -> Self {
-        Self { unread: Partial::new(share), since: now, ended: false, left: None, quota }
+        Self { unread: Partial::new(share), since: now, ended: false, left: None, is_served: false, quota }
     }
 
     /// True while no report is incomplete.
@@ -80,6 +82,7 @@ impl Dividing {
         match report_field(report) {
             Ok((field, length)) if length > 0 => {
                 self.left = Some(left - length);
+                self.is_served |= matches!(field, ReportField::Usage(_));
                 self.quota.take(field).map(|()| Some(length))
             }
             _ if report.len() < left.min(MAX_FIELD) => Ok(None),
@@ -149,6 +152,9 @@ impl ConnectionCalls {
                     rest = rest.get(length..).unwrap_or_default();
                     dividing.since = self.now;
                     http.spend(length.max(COST));
+                    if mem::take(&mut dividing.is_served) {
+                        http.served();
+                    }
                 }
                 Ok(None) => break Ok(true),
                 Err(failure) => break Err(failure),
