@@ -229,6 +229,23 @@ fn a_value_that_is_not_a_number_fails_only_its_counter() {
 }
 
 #[test]
+fn a_value_that_is_too_long_fails_only_its_counter() {
+    let redis = Redis::single();
+    let server = healthy(&redis);
+    let client = server.client();
+    redis.ask(&["SET", &counter("many", "long"), &"7".repeat(1 << 20)]);
+    let mut look = one("many", "long");
+    look.descriptors[0].hits_addend = Some(0);
+    for left in (0..5).rev() {
+        let error = client.ask(look.clone()).expect_err("it is no counter");
+        assert_eq!(error.code(), tonic::Code::Unknown, "{error:?}");
+        assert_eq!(code(&client, "five", "v"), (Code::Ok, left), "others are counted");
+    }
+    server.wait_for_log(&[&redis.address(), "the value has 1048576 bytes"]);
+    assert_eq!(server.metric("tollgate_redis_reconnects_total"), 0.0, "the connection stays");
+}
+
+#[test]
 fn a_counter_may_overflow_or_be_negative() {
     let redis = Redis::single();
     let server = healthy(&redis);

@@ -5,7 +5,7 @@ use std::str;
 use text::cut;
 use wire::{
     failure::FailureKind,
-    framed::{self, Codec, ProtocolError},
+    framed::{self, Codec, ProtocolError, Skip},
 };
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +29,11 @@ pub(super) type FramedStream = framed::FramedStream<Text>;
 /// The longest first line: it repeats a key of 250 bytes.
 const MAX_LINE: usize = 4 * 1024;
 
-const MAX_VALUE: usize = 64 * 1024;
+/// The longest value. The stream skips those that are longer than what it allows for the commands; a longer one than this
+/// would hold up the connection for longer than `MEMCACHE_TIMEOUT`.
+const MAX_VALUE: usize = 16 * 1024 * 1024;
+
+const VALUE_END: &[u8] = b"\r\nEND\r\n";
 
 impl Codec for Text {
     type Reply = Reply;
@@ -37,16 +41,25 @@ impl Codec for Text {
 
     fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
         let Some((line, after)) = first_line(bytes)? else { return Ok(None) };
+        if let Some(words) = line.strip_prefix(b"VALUE ") {
+            return value(bytes, words, after);
+        }
         let reply = match line {
             b"NOT_FOUND" | b"END" => Reply::Missing,
             b"STORED" => Reply::Stored,
             b"NOT_STORED" | b"EXISTS" => Reply::NotStored,
-            _ if line.starts_with(b"VALUE ") => return value(bytes, line, after),
             _ if line.starts_with(b"VERSION ") => Reply::Version,
             _ if is_error(line) => Reply::Error(cut(&String::from_utf8_lossy(line)).to_owned()),
             _ => Reply::Number(number(line).ok_or_else(|| ProtocolError::new(bytes))?),
         };
         Ok(Some((reply, after)))
+    }
+
+    fn skip(bytes: &[u8]) -> Option<Skip<Reply>> {
+        let (line, after) = first_line(bytes).ok().flatten()?;
+        let Value { length, .. } = Value::declared(line.strip_prefix(b"VALUE ")?)?;
+        let error = Reply::Error(format!("CLIENT_ERROR non-numeric value of {length} bytes"));
+        Some(Skip { left: after + length + VALUE_END.len(), error })
     }
 }
 
@@ -67,18 +80,29 @@ fn first_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ProtocolError> {
     }
 }
 
-/// Decodes the value after the line `VALUE key flags length`, which has one more number for `gets`.
-fn value(bytes: &[u8], line: &[u8], after: usize) -> Result<Option<(Reply, usize)>, ProtocolError> {
-    let mut numbers = line.split(|byte| *byte == b' ').skip(3).map(number);
-    let (length, unique) = (numbers.next().flatten(), numbers.next().flatten());
-    let length = length.and_then(|length| usize::try_from(length).ok()).filter(|length| *length <= MAX_VALUE);
-    let length = length.ok_or_else(|| ProtocolError::new(bytes))?;
+/// What the line `VALUE key flags length` declares, which has one more number for `gets`.
+struct Value {
+    length: usize,
+    unique: Option<u64>,
+}
+
+impl Value {
+    /// Parses what follows `VALUE `.
+    fn declared(words: &[u8]) -> Option<Self> {
+        let mut numbers = words.split(|byte| *byte == b' ').skip(2).map(number);
+        let length = usize::try_from(numbers.next()??).ok().filter(|length| *length <= MAX_VALUE)?;
+        Some(Self { length, unique: numbers.next().flatten() })
+    }
+}
+
+/// Decodes the value that begins at `after`.
+fn value(bytes: &[u8], words: &[u8], after: usize) -> Result<Option<(Reply, usize)>, ProtocolError> {
+    let Value { length, unique } = Value::declared(words).ok_or_else(|| ProtocolError::new(bytes))?;
     let rest = bytes.get(after..).unwrap_or_default();
     let Some((value, rest)) = rest.split_at_checked(length) else { return Ok(None) };
-    let end = b"\r\nEND\r\n";
-    match rest.get(..end.len()) {
-        Some(seen) if seen == end => {
-            let taken = after + length + end.len();
+    match rest.get(..VALUE_END.len()) {
+        Some(seen) if seen == VALUE_END => {
+            let taken = after + length + VALUE_END.len();
             let value = value.to_vec();
             let reply = match unique {
                 Some(unique) => Reply::Unique(value, unique),
@@ -183,6 +207,16 @@ mod tests {
             assert!(Text::decode(text.as_bytes()).is_err(), "{text:?}");
         }
         assert!(Text::decode(&[b'x'; MAX_LINE]).is_err());
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_is_skipped_as_a_foreign_one() {
+        let part = b"VALUE d_k_v_120 0 200000\r\n7777";
+        assert_eq!(Text::decode(part), Ok(None));
+        let Skip { left, error } = Text::skip(part).unwrap();
+        assert_eq!(left, "VALUE d_k_v_120 0 200000\r\n".len() + 200_000 + "\r\nEND\r\n".len());
+        assert_eq!(error, Reply::Error("CLIENT_ERROR non-numeric value of 200000 bytes".to_owned()));
+        assert!(Text::skip(b"STORED").is_none());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::str;
 
 use crate::failure::without_words;
 use text::cut;
-use wire::framed::{self, Codec, ProtocolError};
+use wire::framed::{self, Codec, ProtocolError, Skip};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Reply {
@@ -73,12 +73,23 @@ impl Codec for Resp {
     fn decode(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ProtocolError> {
         read(bytes)
     }
+
+    /// Only `GET` replies with what another program may have written, as a string; scripts check what they read.
+    fn skip(bytes: &[u8]) -> Option<Skip<Reply>> {
+        let mut reader = Reader { rest: bytes.strip_prefix(b"$")? };
+        let length = reader.length().ok().flatten()?;
+        let error = Reply::Error(format!("WRONGTYPE the value has {length} bytes"));
+        Some(Skip { left: bytes.len() - reader.rest.len() + length + LINE_END.len(), error })
+    }
 }
+
+const LINE_END: &[u8] = b"\r\n";
 
 const MAX_DEPTH: usize = 8;
 
-/// Maximum number of elements of an array, and of bytes of a string. The stream bounds the total by what was sent, see
-/// [`FramedStream`](wire::framed::FramedStream).
+/// Maximum number of elements of an array, and of bytes of a string, of which the stream skips those that are longer than
+/// what it allows for the commands, see [`FramedStream`](wire::framed::FramedStream). A longer string would hold up the
+/// connection for longer than `REDIS_TIMEOUT`.
 const MAX_LENGTH: i64 = 16 * 1024 * 1024;
 
 /// The bytes of the shortest element: its type, a digit and the end of its line. So the elements of an array take at most
@@ -221,6 +232,7 @@ pub fn fuzz(bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use tokio::io::AsyncWriteExt as _;
 
     use super::*;
 
@@ -274,6 +286,30 @@ mod tests {
         let unknown = b"-ERR unknown command 'INCRBY', with args beginning with: 'd_user_ann_0' '1'\r\n";
         let read = read(unknown).unwrap().map(|(reply, _)| reply);
         assert_eq!(read, Some(Reply::Error("ERR unknown command 'INCRBY'".to_owned())));
+    }
+
+    #[tokio::test]
+    async fn skips_a_value_that_is_too_long_and_fails_only_its_own_reply() {
+        let (near, mut far) = tokio::io::duplex(4_096);
+        let mut stream = FramedStream::new(Box::new(near), "redis a:1".to_owned());
+        stream.send(3, |into| into.push(b'x')).await.unwrap();
+        let mut value = Vec::new();
+        write_word(&mut value, &vec![b'7'; 4 << 20]);
+        let server = tokio::spawn(async move {
+            far.write_all(&[b":1\r\n", &*value, b":2\r\n"].concat()).await.unwrap();
+            far
+        });
+        assert_eq!(stream.receive().await.unwrap(), Reply::Integer(1));
+        let error = "WRONGTYPE the value has 4194304 bytes".to_owned();
+        assert_eq!(stream.receive().await.unwrap(), Reply::Error(error));
+        assert_eq!(stream.receive().await.unwrap(), Reply::Integer(2));
+        assert_eq!((stream.pending, stream.incoming.len()), (0, 0));
+        assert!(stream.incoming.capacity() < 1 << 20, "what is skipped is not kept");
+        let mut far = server.await.unwrap();
+        stream.send(1, |into| into.push(b'x')).await.unwrap();
+        far.write_all(b"$16777217\r\n").await.unwrap();
+        let failure = stream.receive().await.unwrap_err();
+        assert!(failure.message.contains("$16777217"), "longer than any value that is skipped: {failure}");
     }
 
     #[test]

@@ -20,6 +20,17 @@ pub trait Codec: Send + 'static {
 
     /// Decodes the reply at the front of `bytes`, and returns it with its length; `None` while it is incomplete.
     fn decode(bytes: &[u8]) -> Result<Option<(Self::Reply, usize)>, ProtocolError>;
+
+    /// How to skip the incomplete reply at the front of `bytes`, if it is a value that declares its length.
+    fn skip(bytes: &[u8]) -> Option<Skip<Self::Reply>>;
+}
+
+/// A value that is too long to be kept: another program wrote it, and only its own key fails.
+pub struct Skip<R> {
+    /// The bytes of the reply that are still to be discarded.
+    pub left: usize,
+    /// The error in place of the value.
+    pub error: R,
 }
 
 /// Bytes that are not of the protocol: the first of them, escaped.
@@ -33,7 +44,7 @@ impl ProtocolError {
 }
 
 /// A connection with a codec. Every method is cancel safe.
-pub struct FramedStream<C> {
+pub struct FramedStream<C: Codec> {
     transport: Transport,
     server: String,
     /// Bytes to write, and how many of them were written.
@@ -46,10 +57,12 @@ pub struct FramedStream<C> {
     allowed: usize,
     /// Bytes arrived while no reply was pending.
     unsolicited: bool,
+    /// The pending reply that is being skipped.
+    skip: Option<Skip<C::Reply>>,
     codec: PhantomData<C>,
 }
 
-/// Bytes that are accepted whatever was sent: the longest error, and the largest value of a foreign key.
+/// Bytes that are accepted whatever was sent: the longest error. Longer values of foreign keys are skipped.
 const ALWAYS_ALLOWED: usize = 128 * 1024;
 
 /// Bytes that are accepted in addition for each byte sent. Replies are at most three times as long as their commands:
@@ -67,6 +80,7 @@ impl<C: Codec> FramedStream<C> {
             pending: 0,
             allowed: ALWAYS_ALLOWED,
             unsolicited: false,
+            skip: None,
             codec: PhantomData,
         }
     }
@@ -143,14 +157,23 @@ impl<C: Codec> FramedStream<C> {
 
     /// The next pending reply, if it was received completely.
     pub fn decode(&mut self) -> Result<Option<C::Reply>, Failure> {
-        match C::decode(&self.incoming) {
-            Ok(Some((reply, length))) => {
-                self.incoming.advance(length);
-                let left = self.pending.checked_sub(1);
-                self.pending = left.expect("a reply is decoded only while one is pending");
-                Ok(Some(reply))
+        if let Some(mut skip) = self.skip.take() {
+            let arrived = skip.left.min(self.incoming.len());
+            skip.left -= arrived;
+            if skip.left == 0 {
+                return Ok(Some(self.received(skip.error, arrived)));
             }
+            self.incoming.advance(arrived);
+            self.skip = Some(skip);
+            return Ok(None);
+        }
+        match C::decode(&self.incoming) {
+            Ok(Some((reply, length))) => Ok(Some(self.received(reply, length))),
             Ok(None) if self.incoming.len() > self.allowed => {
+                self.skip = C::skip(&self.incoming);
+                if self.skip.is_some() {
+                    return self.decode();
+                }
                 let (allowed, pending) = (self.allowed, self.pending);
                 let what =
                     format_args!("sent more than {allowed} bytes, the maximum for {pending} pending replies");
@@ -159,6 +182,14 @@ impl<C: Codec> FramedStream<C> {
             Ok(None) => Ok(None),
             Err(error) => Err(self.protocol_error(&error)),
         }
+    }
+
+    /// Removes a pending reply that ends after `length` bytes.
+    fn received(&mut self, reply: C::Reply, length: usize) -> C::Reply {
+        self.incoming.advance(length);
+        let left = self.pending.checked_sub(1);
+        self.pending = left.expect("a reply is decoded only while one is pending");
+        reply
     }
 
     pub async fn read(&mut self) -> io::Result<()> {

@@ -13,7 +13,7 @@ use super::{
 };
 use net::ServerAddress;
 
-pub struct Handshake<'c, C> {
+pub struct Handshake<'c, C: Codec> {
     connector: &'c Connector,
     pub stream: FramedStream<C>,
     /// Advice if the server does not reply.
