@@ -68,6 +68,14 @@ fn ask(client: &Client, key: &str) -> Result<(Code, u32), String> {
 }
 
 #[test]
+fn a_missing_permission_for_ping_is_counted() {
+    let redis = with_user(&ALL.replace("+ping ", ""));
+    let server = as_ann(&redis, COUNTERS).start();
+    server.wait_for_log(&["PING failed: NOPERM"]);
+    eventually("the denial is counted", || holds(denied(&server, "ping") > 0.0, || server.process.log()));
+}
+
+#[test]
 fn a_missing_permission_for_expire_is_logged_with_the_first_hit() {
     let redis = with_user(&ALL.replace("+expire ", ""));
     let mut server = as_ann(&redis, COUNTERS).start_healthy();

@@ -7,7 +7,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::Level;
 
 use super::{
     reply::{FramedStream, Reply},
@@ -93,6 +93,7 @@ impl ResetLog {
 
     /// Follows the resets of all replicas; never returns.
     pub async fn follow(&self, on_reset: impl Fn(&Resets)) -> Infallible {
+        let metrics = &self.servers.pool.shared.metrics;
         let mut connection = None;
         let mut position = Position::default();
         let (mut last_read, mut failing) = (self.edges().timer.now(), false);
@@ -108,14 +109,18 @@ impl ResetLog {
                         on_reset(&resets);
                     }
                     if std::mem::take(&mut failing) {
-                        info!("resets of counters: recovered");
+                        metrics.log(Level::INFO, "recovered", "resets of counters: recovered");
                     }
                 }
                 Err(failure) => {
                     connection = None;
-                    if !std::mem::replace(&mut failing, true) {
-                        warn!("resets of counters: {failure}; the over-limit cache may miss some");
-                    }
+                    failing = true;
+                    let missed = "the over-limit cache may miss some";
+                    metrics.log(
+                        Level::WARN,
+                        "resets",
+                        format_args!("resets of counters: {failure}; {missed}"),
+                    );
                 }
             }
             self.edges().timer.sleep(POLL).await;

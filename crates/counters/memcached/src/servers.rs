@@ -4,7 +4,7 @@
 
 use std::{borrow::Cow, mem, sync::Arc, time::Duration};
 
-use tracing::{info, warn};
+use tracing::Level;
 
 use super::backend::{Connection, MemcachedBackend};
 use crate::settings::{Memcached, MemcachedServers};
@@ -12,7 +12,7 @@ use counters::StoreError;
 use faults::panics;
 use metrics::{FailureReason, PoolUsage, StoreKind};
 use net::{backoff::Backoff, edges::Edges, resolve::name_servers::NameServers};
-use wire::{Bounds, ServerPool, Shared, client_metrics::ClientMetrics, failure::FailureKind, hashed};
+use wire::{Bounds, ServerPool, Shared, failure::FailureKind, hashed};
 
 const MAX_KEY: usize = 250;
 
@@ -37,7 +37,7 @@ impl Servers {
         let shared = Shared {
             backend: MemcachedBackend::new(settings, edges)?,
             edges: edges.clone(),
-            metrics: ClientMetrics::default(),
+            metrics: Arc::default(),
             bounds: Bounds {
                 timeout: settings.timeout,
                 pipeline_window: Duration::ZERO,
@@ -74,28 +74,28 @@ impl Servers {
         refresh: Option<Duration>,
         name_servers: impl Fn() -> NameServers,
     ) {
-        let Edges { timer, random, .. } = &self.pool.shared.edges;
+        let Shared { metrics, edges: Edges { timer, random, .. }, .. } = &*self.pool.shared;
         let mut backoff = Backoff::reconnect();
         let mut known = Vec::new();
-        let mut failed = false;
         loop {
             panics::point("store_discovery");
             let pause = match name_servers().services(srv).await {
                 Ok(found) => {
                     if mem::replace(&mut known, found) != known {
-                        info!(servers = ?known.iter().map(ToString::to_string).collect::<Vec<_>>(), "memcached: resolved {srv}");
+                        let shown: Vec<_> = known.iter().map(ToString::to_string).collect();
+                        let resolved = format_args!("memcached: resolved {srv}: {}", shown.join(", "));
+                        metrics.log(Level::INFO, "resolved", resolved);
                         self.pool.set_servers(&known, ());
                     }
-                    failed = false;
                     backoff.reset();
                     let Some(refresh) = refresh else { return };
                     refresh
                 }
                 Err(why) => {
                     // The known servers stay in use.
-                    if !mem::replace(&mut failed, true) {
-                        warn!("memcached: cannot resolve MEMCACHE_SRV={srv}: {why}");
-                    }
+                    let why = format!("memcached: cannot resolve MEMCACHE_SRV={srv}: {why}");
+                    metrics.log(Level::WARN, FailureKind::Resolve.name(), &why);
+                    metrics.keep(&why);
                     refresh.filter(|_| !known.is_empty()).unwrap_or_else(|| backoff.pause(random.fraction()))
                 }
             };

@@ -121,7 +121,6 @@ impl RedisBackend {
                 learned.missing_ttl.iter().for_each(|(key, seconds)| next.expire(key, *seconds));
             });
         }
-        learned.denied.iter().for_each(|command| metrics.denied(command));
         let mut result = self.learn_login(connection, learned.login);
         for failure in learned.failures {
             match failure.kind {

@@ -121,7 +121,14 @@ impl Dialer {
         for step in steps {
             let reply = handshake.receive(step).await;
             let reply = reply.map_err(|failure| without_echo(&handshake, login, failure))?;
-            self.check(step, login, &reply).map_err(|(kind, what)| handshake.stream.failure(kind, what))?;
+            self.check(step, login, &reply).map_err(|(kind, what)| {
+                let denied = match (kind, step) {
+                    (FailureKind::Denied, "PING") => Some("ping"),
+                    (FailureKind::Denied, "SELECT") => Some("select"),
+                    _ => None,
+                };
+                Failure { denied, ..handshake.stream.failure(kind, what) }
+            })?;
         }
         if !handshake.stream.incoming.is_empty() {
             return Err(handshake

@@ -41,7 +41,8 @@ impl Pool {
         edges: &Edges,
     ) -> Result<Self, Vec<String>> {
         let dialer = Dialer::new(settings, edges)?;
-        let topology = Topology::new(settings, &dialer, edges)?;
+        let metrics = Arc::<ClientMetrics>::default();
+        let topology = Topology::new(settings, &dialer, &metrics, edges)?;
         let commands = CommandPool::new(dialer.clone(), &topology, key_prefix, edges);
         let shared = Shared {
             backend: RedisBackend {
@@ -52,7 +53,7 @@ impl Pool {
                 write_check: unhealthy_without.then(WriteCheck::default),
             },
             edges: edges.clone(),
-            metrics: ClientMetrics::default(),
+            metrics,
             bounds: Bounds {
                 timeout: settings.timeout,
                 pipeline_window: settings.pipeline_window,

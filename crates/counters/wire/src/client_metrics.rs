@@ -1,8 +1,9 @@
-//! Metrics and logging for the servers of one store. Every failure is counted; at most one of each kind is logged every
-//! ten seconds.
+//! Metrics and logging for the servers of one store. Every failure is counted. What servers do is logged here alone: at most
+//! one line of a kind and server in ten seconds.
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -10,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use tracing::{error, warn};
+use tracing::{Level, error, info, warn};
 
 use super::failure::{Failure, FailureKind};
 use faults::{log_throttle::LogThrottles, mutex::lock};
@@ -47,7 +48,7 @@ struct Buckets {
     sum: AtomicU64,
 }
 
-/// By kind and what failed. A server that sends new errors each time is logged each time.
+/// By kind and server.
 struct Log(LogThrottles<(&'static str, String)>);
 
 impl Default for Log {
@@ -77,7 +78,7 @@ impl ClientMetrics {
     /// Counts checks that were held back for too long because the server is slow.
     pub fn overloaded(&self, checks: usize, failure: &Failure) {
         self.overloaded.fetch_add(checks as u64, Relaxed);
-        self.log("overloaded", failure.server(), failure);
+        self.log(Level::WARN, "overloaded", failure);
     }
 
     /// Counts checks that were dropped unsent because their callers waited no longer.
@@ -92,25 +93,32 @@ impl ClientMetrics {
 
     /// Counts a failure, and logs it unless one of the same kind and server was logged in the last ten seconds.
     pub fn failed(&self, failure: &Failure) {
-        self.keep(failure);
-        self.log(failure.kind.name(), failure.server(), failure);
-    }
-
-    fn keep(&self, failure: &Failure) {
         self.count(failure.kind);
-        *lock(&self.last_error) = Some(failure.message.as_str().into());
+        self.keep(&failure.message);
+        if let Some(command) = failure.denied {
+            *lock(&self.denied).entry(command).or_default() += 1;
+        }
+        // Only the operator can fix a denial.
+        let level = if failure.kind == FailureKind::Denied { Level::ERROR } else { Level::WARN };
+        self.log(level, failure.kind.name(), failure);
     }
 
-    /// Throttled by `kind` and `what`.
-    fn log(&self, kind: &'static str, what: &str, failure: &Failure) {
-        let Some(suppressed) = self.log.0.admit_now((kind, what.to_owned())) else { return };
-        if kind == FailureKind::Denied.name() {
-            // Only the operator can fix it.
-            error!(kind, suppressed, "{failure}");
-        } else if suppressed > 0 {
-            warn!(kind, suppressed, "{failure}");
-        } else {
-            warn!(kind, "{failure}");
+    /// Keeps the reason that the store cannot be used, for status.
+    pub fn keep(&self, message: &str) {
+        *lock(&self.last_error) = Some(message.into());
+    }
+
+    /// Logs a message that begins with the server, or the name of several, and `: `, unless one of the same kind and server
+    /// was logged in the last ten seconds.
+    pub fn log(&self, level: Level, kind: &'static str, message: impl fmt::Display) {
+        let message = message.to_string();
+        let server = message.split(": ").next().unwrap_or_default().to_owned();
+        let Some(suppressed) = self.log.0.admit_now((kind, server)) else { return };
+        let suppressed = (suppressed > 0).then_some(suppressed);
+        match level {
+            Level::ERROR => error!(kind, suppressed, "{message}"),
+            Level::WARN => warn!(kind, suppressed, "{message}"),
+            _ => info!(kind, suppressed, "{message}"),
         }
     }
 
@@ -118,12 +126,6 @@ impl ClientMetrics {
         if let Some(errors) = self.errors.get(kind as usize) {
             errors.fetch_add(1, Relaxed);
         }
-    }
-
-    pub fn denied(&self, command: &'static str) {
-        let mut denied = lock(&self.denied);
-        let times = denied.entry(command).or_default();
-        *times = times.wrapping_add(1);
     }
 
     pub fn without_expiry(&self, keys: usize) {

@@ -11,8 +11,10 @@ use metrics::FailureReason;
 pub struct Failure {
     /// The label `kind` of metrics.
     pub kind: FailureKind,
-    /// The server, what was seen, and advice. Contains no secret.
+    /// The store, the server's address and `: `, then what was seen, and advice. Contains no secret.
     pub message: String,
+    /// The command that the user may not run.
+    pub denied: Option<&'static str>,
 }
 
 text::named! {
@@ -48,16 +50,11 @@ text::named! {
 
 impl Failure {
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), denied: None }
     }
 
     pub fn to_error(&self, reason: FailureReason) -> StoreError {
         StoreError { reason, message: self.message.as_str().into() }
-    }
-
-    /// The server: every message begins with the store, the address and `: `.
-    pub fn server(&self) -> &str {
-        self.message.split(": ").next().unwrap_or_default()
     }
 }
 

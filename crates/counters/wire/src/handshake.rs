@@ -59,7 +59,7 @@ impl<'c, C: Codec> Handshake<'c, C> {
                     return Err(Failure::new(failure.kind, format!("{failure}; {advice}")));
                 }
             }
-            let Failure { kind, message } =
+            let Failure { kind, message, .. } =
                 match self.connector.edges.timer.timeout_at(self.until, self.stream.read()).await {
                     Some(Ok(())) => continue,
                     Some(Err(error)) => self.connector.lost(&error, step, self.advice),

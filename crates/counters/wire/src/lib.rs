@@ -69,7 +69,7 @@ pub struct Connection<B: Backend> {
 /// State that all connections of a pool share.
 pub struct Shared<B> {
     pub backend: B,
-    pub metrics: ClientMetrics,
+    pub metrics: Arc<ClientMetrics>,
     pub bounds: Bounds,
     pub edges: Edges,
 }

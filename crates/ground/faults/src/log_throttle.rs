@@ -44,36 +44,54 @@ impl LogThrottle {
     }
 
     fn admit_in(&self, second: u64) -> Option<u64> {
-        let (last, second) = (self.last.load(Relaxed), second.max(1));
-        let is_due = last == 0 || second.abs_diff(last) >= self.seconds;
-        if is_due && self.last.compare_exchange(last, second, Relaxed, Relaxed).is_ok() {
+        let second = second.max(1);
+        let last = self.last.load(Relaxed);
+        if self.is_due(last, second) && self.last.compare_exchange(last, second, Relaxed, Relaxed).is_ok() {
             return Some(self.suppressed.swap(0, Relaxed));
         }
         self.suppressed.fetch_add(1, Relaxed);
         None
     }
+
+    fn is_due(&self, last: u64, second: u64) -> bool {
+        last == 0 || second.abs_diff(last) >= self.seconds
+    }
 }
 
-/// A throttle for each kind of line. Beyond `most` kinds, all are removed and may be logged again.
+/// A throttle for each kind of line. If more than `most` kinds are logged in an interval, the others share one.
 pub struct LogThrottles<K> {
     seconds: u64,
     most: usize,
     known: Mutex<HashMap<K, LogThrottle>>,
+    others: LogThrottle,
 }
 
 impl<K: Eq + Hash> LogThrottles<K> {
     /// Throttles that admit one line of a kind in `seconds`.
     pub fn new(seconds: u64, most: usize) -> Self {
-        Self { seconds, most, known: Mutex::default() }
+        Self { seconds, most, known: Mutex::default(), others: LogThrottle::new(seconds) }
     }
 
-    /// Admits a line of this kind, and returns the number of its lines that were suppressed before it.
+    /// Admits a line of this kind, and returns the number of lines that were suppressed before it.
     pub fn admit_now(&self, kind: K) -> Option<u64> {
+        self.admit_in(kind, START.elapsed().as_secs())
+    }
+
+    fn admit_in(&self, kind: K, second: u64) -> Option<u64> {
         let mut known = lock(&self.known);
         if known.len() >= self.most && !known.contains_key(&kind) {
-            known.clear();
+            known.retain(|_, LogThrottle { last, suppressed, .. }| {
+                let is_recent = !self.others.is_due(last.load(Relaxed), second);
+                if !is_recent {
+                    self.others.suppressed.fetch_add(suppressed.load(Relaxed), Relaxed);
+                }
+                is_recent
+            });
+            if known.len() >= self.most {
+                return self.others.admit_in(second);
+            }
         }
-        known.entry(kind).or_insert_with(|| LogThrottle::new(self.seconds)).admit_now()
+        known.entry(kind).or_insert_with(|| LogThrottle::new(self.seconds)).admit_in(second)
     }
 }
 
@@ -103,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn admits_each_kind_and_bounds_the_kinds() {
-        let throttles = LogThrottles::new(3_600, 2);
-        assert_eq!(
-            ["a", "a", "b", "a"].map(|kind| throttles.admit_now(kind)),
-            [Some(0), None, Some(0), None]
-        );
-        // A third kind makes room for itself, and the others are logged again.
-        assert_eq!(["c", "a", "c"].map(|kind| throttles.admit_now(kind)), [Some(0), Some(0), None]);
+    fn admits_each_kind_once_in_an_interval_and_all_beyond_the_most_together() {
+        let throttles = LogThrottles::new(10, 2);
+        let admit = |second, kinds: [&'static str; 4]| kinds.map(|kind| throttles.admit_in(kind, second));
+        assert_eq!(admit(100, ["a", "a", "b", "a"]), [Some(0), None, Some(0), None]);
+        // Others share a throttle, and forget nobody.
+        assert_eq!(admit(105, ["c", "d", "a", "c"]), [Some(0), None, None, None]);
+        // The kinds that were silent make room, and what they suppressed is counted with the others.
+        assert_eq!(admit(120, ["c", "d", "e", "e"]), [Some(0), Some(0), Some(5), None]);
     }
 
     #[test]

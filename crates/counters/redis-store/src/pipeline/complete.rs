@@ -31,8 +31,6 @@ pub(crate) struct Learned {
     pub(crate) missing_ttl: Vec<(Box<str>, u32)>,
     /// The number of counted keys whose expiry could not be set.
     pub(crate) without_expiry: usize,
-    /// Denied commands, once per denial.
-    pub(crate) denied: Vec<&'static str>,
     /// Whether the server accepts writes, if that was tested.
     pub(crate) accepts_writes: Option<bool>,
     /// A login with changed credentials, and the server's error if it refused them.
@@ -195,10 +193,8 @@ impl Reading<'_> {
             FailureKind::ClusterDown if keys > 1 && cannot_count_together(error) => FailureKind::Moved,
             kind => kind,
         };
-        if kind == FailureKind::Denied {
-            self.learned.denied.push(command);
-        }
         let mut failure = (self.failure)(kind, error);
+        failure.denied = (kind == FailureKind::Denied).then_some(command);
         failure.message.push_str(&std::mem::take(&mut self.advice));
         let failure = Arc::new(failure);
         self.learned.failures.push(failure.clone());

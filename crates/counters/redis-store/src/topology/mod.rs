@@ -17,13 +17,14 @@ use std::{
 use arc_swap::ArcSwap;
 use futures_util::future::{AbortHandle, abortable};
 use tokio::sync::Notify;
-use tracing::warn;
+use tracing::Level;
 
 use self::watcher::{Source, Watcher};
 use super::dialer::Dialer;
 use crate::settings::{RedisPool, RedisServers};
-use faults::{log_throttle::LogThrottle, mutex::lock};
+use faults::mutex::lock;
 use net::{ServerAddress, edges::Edges};
+use wire::client_metrics::ClientMetrics;
 
 /// The current servers; polls for changes until the last clone is dropped.
 #[derive(Clone)]
@@ -57,8 +58,8 @@ struct Known {
     /// Wakes in the order of waiting, unlike a `watch` channel.
     changed: Arc<Notify>,
     refresh: Notify,
-    /// While slots move, they do so several times a second.
-    moves: LogThrottle,
+    /// Those of the servers: their log is bounded, and status shows the last failure.
+    metrics: Arc<ClientMetrics>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -101,7 +102,12 @@ impl fmt::Display for KeyOwners {
 impl Topology {
     /// `dialer` is for the servers that have the keys; sentinels have their own. Polls nothing yet. Returns every problem
     /// with the TLS files.
-    pub(super) fn new(pool: &RedisPool, dialer: &Dialer, edges: &Edges) -> Result<Self, Vec<String>> {
+    pub(super) fn new(
+        pool: &RedisPool,
+        dialer: &Dialer,
+        metrics: &Arc<ClientMetrics>,
+        edges: &Edges,
+    ) -> Result<Self, Vec<String>> {
         let (servers, watcher) = match &pool.servers {
             RedisServers::Single(server) => (KeyOwners::single(server.clone()), Watching::Never),
             RedisServers::Sentinel { master, sentinels, credentials } => {
@@ -122,7 +128,7 @@ impl Topology {
             servers: ArcSwap::from_pointee(servers),
             changed: Arc::default(),
             refresh: Notify::new(),
-            moves: LogThrottle::new(10),
+            metrics: Arc::clone(metrics),
         };
         let (known, watcher) = (Arc::new(known), Mutex::new(watcher));
         Ok(Self(Arc::new(Inner { known, watcher, edges: edges.clone() })))
@@ -166,14 +172,14 @@ impl Known {
         }
         let orphans = servers.orphans();
         if orphans > 0 && orphans != before.orphans() {
-            warn!("{source}: {orphans} slots have no owner; their keys cannot be counted");
+            let what = format_args!("{source}: {orphans} slots have no owner; their keys cannot be counted");
+            self.metrics.log(Level::WARN, "orphans", what);
         }
         if before.masters == servers.masters {
-            if let Some(suppressed) = self.moves.admit_now() {
-                warn!(suppressed, "{source}: slots move between {servers}");
-            }
+            // While slots move, they do so several times a second.
+            self.metrics.log(Level::WARN, "moves", format_args!("{source}: slots move between {servers}"));
         } else {
-            warn!("{source}: {servers}; before: {before}");
+            self.metrics.log(Level::WARN, "masters", format_args!("{source}: {servers}; before: {before}"));
         }
         self.servers.store(Arc::new(servers));
         self.changed.notify_waiters();

@@ -1,10 +1,10 @@
 //! Nodes that can answer the same query: they are queried in turn until one replies.
 //!
-//! Each node has one connection that stays open. The start and the end of a node's failures are logged.
+//! Each node has one connection that stays open. A node's failures and its recovery are logged.
 
 use std::mem;
 
-use tracing::{info, warn};
+use tracing::Level;
 
 use crate::{
     dialer::Dialer,
@@ -12,6 +12,7 @@ use crate::{
     resp::{FramedStream, Reply},
 };
 use net::{HostPort, ServerAddress};
+use wire::client_metrics::ClientMetrics;
 
 /// The longest reply: all slots of a cluster, one by one, with a master and a replica each.
 const MAX_REPLY: usize = 6 * 1024 * 1024;
@@ -54,34 +55,40 @@ impl NodeList {
     }
 
     /// The first reply that `read` accepts. Starts with the node that replied last, or for a refresh with the next one.
-    /// Nodes that failed come last.
+    /// Nodes that failed come last. If none does, the failure of the last one.
     pub(super) async fn query<T>(
         &mut self,
         command: &[&[u8]],
         read: impl Fn(&Reply, &HostPort) -> Result<T, String>,
         is_refresh: bool,
-    ) -> Option<T> {
+        metrics: &ClientMetrics,
+    ) -> Result<T, String> {
         let count = self.nodes.len();
         let mut order: Vec<_> =
             (0..count).cycle().skip(self.last).skip(is_refresh.into()).take(count).collect();
         order.sort_by_key(|index| self.nodes.get(*index).is_some_and(|node| node.fails));
+        let mut last_failure = Err("no node to query".to_owned());
         for index in order {
             let Some(node) = self.nodes.get_mut(index) else { continue };
             let server = self.dialer.describe(&node.address);
             let result = node.query(command, &self.dialer).await.map_err(|failure| failure.message);
             let result = result
                 .and_then(|reply| read(&reply, &node.address).map_err(|error| format!("{server}: {error}")));
-            match (mem::replace(&mut node.fails, result.is_err()), &result) {
-                (false, Err(failure)) => warn!("{failure}"),
-                (true, Ok(_)) => info!("{server}: recovered"),
-                (false, Ok(_)) | (true, Err(_)) => {}
+            let has_failed = mem::replace(&mut node.fails, result.is_err());
+            match &result {
+                Err(failure) => metrics.log(Level::WARN, "node", failure),
+                Ok(_) if has_failed => {
+                    metrics.log(Level::INFO, "recovered", format_args!("{server}: recovered"));
+                }
+                Ok(_) => {}
             }
             if result.is_ok() {
                 self.last = index;
-                return result.ok();
+                return result;
             }
+            last_failure = result;
         }
-        None
+        last_failure
     }
 }
 

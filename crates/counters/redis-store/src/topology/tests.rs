@@ -41,7 +41,8 @@ pub(super) fn sentinels(of: &[&HostPort], password: Option<&str>) -> RedisPool {
 
 fn watched(pool: &RedisPool) -> Topology {
     let edges = Edges::system();
-    let made = Dialer::new(pool, &edges).and_then(|dialer| Topology::new(pool, &dialer, &edges));
+    let made =
+        Dialer::new(pool, &edges).and_then(|dialer| Topology::new(pool, &dialer, &Arc::default(), &edges));
     let topology = made.map_err(|errors| errors.join("\n")).unwrap();
     topology.watch();
     topology

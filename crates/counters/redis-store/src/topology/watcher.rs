@@ -2,12 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tracing::error;
+use tracing::Level;
 
 use super::{KeyOwners, Known, node_list::NodeList, replies};
-use crate::dialer::Dialer;
+use crate::{dialer::Dialer, resp::Reply};
 use faults::panics::{self, Boundary, Panicked, caught};
 use net::{HostPort, ServerAddress, backoff::jittered_by, edges::Edges};
+use wire::client_metrics::ClientMetrics;
 
 /// The shortest time between two polls, however many refreshes are requested.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -50,23 +51,27 @@ impl Watcher {
     }
 
     async fn watch_until_panic(&mut self, known: &Known) {
-        let (mut is_refresh, mut failed) = (false, false);
+        let mut is_refresh = false;
         loop {
             panics::point("store_discovery");
-            let polled = self.poll(is_refresh).await;
+            let polled = self.poll(is_refresh, &known.metrics).await;
             let source = &self.source;
-            if polled.is_none() && !failed {
-                error!("{source}: no node replied; last known: {}", known.servers.load());
-            }
-            failed = polled.is_none();
-            let interval = match source {
-                Source::Cluster { .. } if !failed => CLUSTER_INTERVAL,
+            let interval = match (source, &polled) {
+                (Source::Cluster { .. }, Ok(_)) => CLUSTER_INTERVAL,
                 _ => SENTINEL_INTERVAL,
             };
-            if let Some(servers) = polled
-                && known.publish(source, servers.clone())
-            {
-                self.add_masters(&servers);
+            match polled {
+                Ok(servers) => {
+                    if known.publish(source, servers.clone()) {
+                        self.add_masters(&servers);
+                    }
+                }
+                Err(failure) => {
+                    let none =
+                        format_args!("{source}: no node replied; last known: {}", known.servers.load());
+                    known.metrics.log(Level::ERROR, "nodes", none);
+                    known.metrics.keep(&failure);
+                }
             }
             let Edges { timer, random, .. } = &self.edges;
             timer.sleep(MIN_INTERVAL).await;
@@ -75,15 +80,17 @@ impl Watcher {
         }
     }
 
-    async fn poll(&mut self, is_refresh: bool) -> Option<KeyOwners> {
+    /// The servers, or the failure of the last node that was queried.
+    async fn poll(&mut self, is_refresh: bool, metrics: &ClientMetrics) -> Result<KeyOwners, String> {
         match &self.source {
             Source::Sentinel { master } => {
                 self.nodes.dialer.login.poll().await;
                 let command = [&b"SENTINEL"[..], b"get-master-addr-by-name", master.as_bytes()];
-                self.nodes.query(&command, |reply, _| replies::master(reply, master), is_refresh).await
+                let read = |reply: &Reply, _: &HostPort| replies::master(reply, master);
+                self.nodes.query(&command, read, is_refresh, metrics).await
             }
             Source::Cluster { .. } => {
-                self.nodes.query(&[b"CLUSTER", b"SLOTS"], replies::slots, is_refresh).await
+                self.nodes.query(&[b"CLUSTER", b"SLOTS"], replies::slots, is_refresh, metrics).await
             }
         }
     }
