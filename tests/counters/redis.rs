@@ -30,6 +30,8 @@ mod credentials;
 mod failover;
 // Logins with an AWS identity.
 mod iam;
+// Connections that are killed again and again, and servers that are not found.
+mod killed;
 // Exact names, values and expiries.
 mod keys;
 // Redis killed, frozen, unreachable and slow, under load.

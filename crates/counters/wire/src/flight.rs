@@ -44,6 +44,7 @@ pub(super) struct Flight<B: Backend> {
     /// When the server last replied within the timeout.
     pub(super) last_in_time: Instant,
     was_late: bool,
+    has_answered: bool,
     /// When the last pipeline completed, or a reply was seen to have arrived.
     last_answer: Instant,
     /// A reply arrived since the last look.
@@ -57,6 +58,7 @@ impl<B: Backend> Flight<B> {
             unwritten: 0,
             last_in_time: now,
             was_late: false,
+            has_answered: false,
             last_answer: now,
             has_replied: false,
         }
@@ -64,6 +66,11 @@ impl<B: Backend> Flight<B> {
 
     pub(super) fn is_empty(&self) -> bool {
         self.sent.is_empty()
+    }
+
+    /// True if the server was sent checks on this connection, and has answered none.
+    pub(super) fn is_unanswered(&self) -> bool {
+        !self.is_empty() && !self.has_answered
     }
 
     /// Writes a pipeline; [`next_complete`](Self::next_complete) sends it.
@@ -142,7 +149,9 @@ impl<B: Backend> Flight<B> {
 
     /// Records a complete pipeline.
     pub(super) fn record(&mut self, sent: &Sent<B>, now: Instant) {
-        (self.was_late, self.last_answer) = (sent.is_late, now);
+        self.was_late = sent.is_late;
+        self.last_answer = now;
+        self.has_answered = true;
         if !sent.is_late {
             self.last_in_time = now;
         }

@@ -10,7 +10,7 @@ use std::{
 use clock::timer::{Timer, after};
 use futures_util::FutureExt as _;
 use tokio::task::yield_now;
-use tracing::info;
+use tracing::Level;
 
 use super::{
     Backend, Connection, Pipeline, Shared,
@@ -38,8 +38,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// If pending replies take longer, the connection is reopened: the network may have dropped it silently.
 const MAX_SILENCE: Duration = Duration::from_millis(500);
 
-/// A connection that was lost sooner is reopened after a pause.
-const MIN_LIFETIME: Duration = Duration::from_millis(500);
+/// A server that closes connections is dialled at most this often within the timeout: checks that wait are still answered in
+/// time, and a server that closes at once costs at most 200 connections a second at the default timeout of 10 ms.
+const DIALS_IN_TIMEOUT: u32 = 2;
 
 /// Why a connection ended: its failure, after which it must be reopened; `None` if the server was removed from the pool.
 type Exit = Option<Failure>;
@@ -57,8 +58,9 @@ impl<B: Backend> Connection<B> {
         let _guard = RejectOnDrop(self);
         let Shared { backend, metrics, bounds, .. } = &*self.shared;
         let (mut backoff, mut is_reconnect, mut was_replica) = (bounds.startup_backoff.clone(), false, false);
+        let mut pause = Duration::ZERO;
         loop {
-            let (exit, served) = match self.dial(was_replica).await {
+            let (exit, served) = match self.dial(was_replica, pause).await {
                 Ok(stream) => {
                     metrics.connected(is_reconnect);
                     if !mem::replace(&mut is_reconnect, true) {
@@ -70,16 +72,21 @@ impl<B: Backend> Connection<B> {
                     self.lock().connected = false;
                     backend.forget_keys();
                     open.lost = is_lost(&exit);
-                    (exit, self.now().duration_since(start))
+                    (exit, Some(self.now().duration_since(start)))
                 }
-                Err(exit) => (exit, Duration::ZERO),
+                Err(exit) => (exit, None),
             };
             let is_lost = is_lost(&exit);
             let Some(failure) = exit else { return };
             backend.request_refresh();
-            if is_lost && served > MIN_LIFETIME && !self.is_breaker_open() {
+            pause = Duration::ZERO;
+            if let Some(served) = served
+                && is_lost
+                && !self.is_breaker_open()
+            {
                 // Queued checks may still be answered in time on a new connection.
                 metrics.failed(&failure);
+                pause = part(bounds.timeout, DIALS_IN_TIMEOUT).saturating_sub(served);
                 continue;
             }
             was_replica |= failure.kind == FailureKind::ReadOnly;
@@ -90,8 +97,13 @@ impl<B: Backend> Connection<B> {
         }
     }
 
-    async fn dial(&self, was_replica: bool) -> Result<Stream<B>, Exit> {
-        let dialled = async { Ok(self.shared.backend.dial(self, was_replica).await?) };
+    async fn dial(&self, was_replica: bool, pause: Duration) -> Result<Stream<B>, Exit> {
+        let dialled = async {
+            if !pause.is_zero() {
+                self.timer().sleep(pause).await;
+            }
+            Ok(self.shared.backend.dial(self, was_replica).await?)
+        };
         tokio::select! {
             biased;
             dialled = dialled => dialled,
@@ -106,6 +118,13 @@ impl<B: Backend> Connection<B> {
         let mut flight = Flight::new(self.now());
         let Err(exit) = self.serve_flight(&mut stream, &mut flight, backoff).await;
         if let Some(failure) = &exit {
+            if flight.is_unanswered() {
+                // A server that closes in place of the first answer would do so to whoever waits.
+                self.reject(
+                    failure.to_error(FailureReason::Unavailable),
+                    &failure.to_error(FailureReason::ConnectionLost),
+                );
+            }
             flight.fail(&failure.to_error(FailureReason::ConnectionLost));
         }
         Err(exit)
@@ -302,7 +321,8 @@ impl<B: Backend> Connection<B> {
                     return Err(self.error_reply(kind, &error).into());
                 }
                 if self.lock().breaker.take().is_some() {
-                    info!("{}", self.describe("recovered, breaker closed"));
+                    let recovered = self.describe("recovered, breaker closed");
+                    self.shared.metrics.log(Level::INFO, "recovered", recovered);
                 }
                 return Ok(());
             }
