@@ -83,7 +83,7 @@ fn port(listener: &Listener) -> String {
         Listener::Tcp(listener) => {
             listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
         }
-        Listener::Unix(_, path) => path.display().to_string(),
+        Listener::Unix(file, _) => file.path.display().to_string(),
     }
 }
 

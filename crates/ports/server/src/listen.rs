@@ -3,7 +3,10 @@
 use std::{
     fmt, fs, io,
     net::{IpAddr, SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStream},
-    os::unix::{fs::FileTypeExt, net::UnixListener as StdUnixListener, net::UnixStream as StdUnixStream},
+    os::unix::{
+        fs::FileTypeExt, fs::MetadataExt, net::UnixListener as StdUnixListener,
+        net::UnixStream as StdUnixStream,
+    },
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -31,8 +34,29 @@ const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 
 pub enum Listener {
     Tcp(TcpListener),
-    /// A unix socket, whose file is removed on drop.
-    Unix(UnixListener, PathBuf),
+    /// The file comes first, so that it is removed before the socket is closed.
+    Unix(SocketFile, UnixListener),
+}
+
+/// The file of a unix socket of this process. It is removed on drop, unless another process has replaced it.
+pub struct SocketFile {
+    pub path: PathBuf,
+    /// The device and the inode. The open socket keeps the inode, so no other file has its number.
+    made: (u64, u64),
+}
+
+impl SocketFile {
+    fn made(path: &Path) -> io::Result<(u64, u64)> {
+        fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if Self::made(&self.path).is_ok_and(|found| found == self.made) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 /// An accepted socket, which no runtime knows yet: it may be served by another thread.
@@ -138,7 +162,8 @@ impl Listener {
         }
         let listener = StdUnixListener::bind(path)?;
         listener.set_nonblocking(true)?;
-        Ok(Self::Unix(UnixListener::from_std(listener)?, path.to_owned()))
+        let file = SocketFile { path: path.to_owned(), made: SocketFile::made(path)? };
+        Ok(Self::Unix(file, UnixListener::from_std(listener)?))
     }
 
     async fn accept(&self) -> io::Result<Accepted> {
@@ -149,19 +174,11 @@ impl Listener {
                 let socket = AcceptedSocket::Tcp(stream.into_std()?);
                 Ok(Accepted { socket, peer: Peer::Address(address) })
             }
-            Self::Unix(listener, _) => {
+            Self::Unix(_, listener) => {
                 let (stream, _) = listener.accept().await?;
                 let peer = Peer::Unix(stream.peer_cred().ok().map(|peer| peer.uid()));
                 Ok(Accepted { socket: AcceptedSocket::Unix(stream.into_std()?), peer })
             }
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            let _ = fs::remove_file(path);
         }
     }
 }
