@@ -3,7 +3,7 @@
 //! One deadline, `SHUTDOWN_TIMEOUT` and [`LAST_STEPS`] after the drain has begun, holds for everything, and what hangs
 //! is left behind. What was not sent by then is logged in numbers.
 
-use std::{io, process, sync::Arc, thread, time::Duration};
+use std::{future::poll_fn, io, process, sync::Arc, task::Poll, thread, time::Duration};
 
 use tokio::{
     runtime,
@@ -23,8 +23,8 @@ use super::parts::App;
 use exporters::{logs, statsd::Flushing};
 use server::{grpc::Workers, health::Part};
 
-/// The signals that stop the service.
-pub(super) struct Signals([(&'static str, Signal); 3]);
+/// The signals that end a process that does not handle them, and that people and supervisors send. Each stops the service.
+pub(super) struct Signals([(&'static str, Signal); 7]);
 
 impl Signals {
     /// Listens from now on.
@@ -33,17 +33,23 @@ impl Signals {
             ("SIGTERM", listen(SignalKind::terminate())?),
             ("SIGINT", listen(SignalKind::interrupt())?),
             ("SIGHUP", listen(SignalKind::hangup())?),
+            ("SIGQUIT", listen(SignalKind::quit())?),
+            ("SIGALRM", listen(SignalKind::alarm())?),
+            ("SIGUSR1", listen(SignalKind::user_defined1())?),
+            ("SIGUSR2", listen(SignalKind::user_defined2())?),
         ]))
     }
 
     /// The name of the next signal.
     pub(super) async fn next(&mut self) -> &'static str {
-        let [(first, terminate), (second, interrupt), (third, hangup)] = &mut self.0;
-        tokio::select! {
-            _ = terminate.recv() => first,
-            _ = interrupt.recv() => second,
-            _ = hangup.recv() => third,
-        }
+        poll_fn(|context| {
+            let mut received = self
+                .0
+                .iter_mut()
+                .filter_map(|(name, signal)| signal.poll_recv(context).is_ready().then_some(*name));
+            received.next().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 

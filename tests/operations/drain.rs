@@ -52,6 +52,17 @@ fn sigterm_under_load_loses_no_request() {
     }
 }
 
+#[test]
+fn every_signal_that_ends_a_process_drains() {
+    for name in ["INT", "HUP", "QUIT", "ALRM", "USR1", "USR2"] {
+        let mut server = Server::start(RULES);
+        server.process.signal(name);
+        let status = server.process.wait(PATIENCE).expect("it exits");
+        assert!(status.success(), "{name}: {status}");
+        assert!(server.final_log().contains(&format!("received SIG{name}, draining")), "{name}");
+    }
+}
+
 /// A request without its message yet, on its own connection; its head has arrived.
 pub(crate) async fn begun(server: &Server) -> (oneshot::Sender<Bytes>, JoinHandle<Exchange>) {
     let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
