@@ -30,7 +30,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _, stream::FuturesUnordered};
-use http::{HeaderValue, Method, Request, Response, StatusCode, header, request::Parts};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use http2::{Budget, Share};
@@ -315,6 +315,11 @@ impl<P: Pages> Server<P> {
             );
         }
         activity.take_turns().await;
+        let hosts = request.headers().get_all(header::HOST).iter().count();
+        // HTTP/1.0 has none. A proxy may route by another one of several than we do.
+        if hosts > 1 || hosts == 0 && request.version() == Version::HTTP_11 {
+            return text(StatusCode::BAD_REQUEST, "Bad Request: expected one Host header\n");
+        }
         // Browsers send the origin of the page with all methods but GET and HEAD, which change nothing here.
         let may_change = !matches!(*request.method(), Method::GET | Method::HEAD);
         if may_change && !self.options.has_own_pages && cross_site_header(request.headers(), None).is_some() {
