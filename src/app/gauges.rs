@@ -7,7 +7,7 @@ use std::{cmp::Reverse, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use self::limits::RuleLimit;
 use super::parts::App;
-use admin::MemoryUse;
+use admin::{MemoryUse, Tokens};
 use clock::{Clock, SystemClock, Time};
 use exporters::tracing::{Counts, Dropped};
 use limiter::CacheUsage;
@@ -29,6 +29,7 @@ pub fn documentation() -> Vec<Metric> {
             TOP,
             QUOTAS,
             TLS,
+            ADMIN,
             SPANS,
             RULES,
             LIMITS,
@@ -108,6 +109,11 @@ rows! { TLS = tls(usage: &TlsUsage)
     Counter "tollgate_tls_handshake_failures_total" ["reason"]
         = usage.handshake_failures.iter().map(|(name, n)| ([*name], *n));
         "Failed TLS handshakes on the gRPC port.";
+}
+
+rows! { ADMIN = admin(tokens: &Tokens)
+    Gauge "tollgate_admin_token_file_failed" = u64::from(tokens.failure().is_some());
+        "1 while ADMIN_TOKEN_FILE cannot be used and the tokens that were read before stay valid; absent without tokens.";
 }
 
 rows! { SPANS = spans(spans: &Counts)
@@ -200,6 +206,7 @@ impl App {
         top(samples, &refused, &shadowed);
         quotas(samples, &self.quotas);
         self.tls.iter().for_each(|part| tls(samples, &part.usage()));
+        self.tokens.iter().for_each(|tokens| admin(samples, tokens));
         self.tracer.iter().for_each(|tracer| spans(samples, tracer.counts()));
         let (state, index) = (self.source.state(), self.keeper.index());
         let hash = state.last_success.map(|_| index.usage().with_zone_data(state.hash));

@@ -85,7 +85,7 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
             return Ok(());
         }
     }
-    let api = pages::api(settings, &app)?;
+    let api = pages::api(settings, &app);
     let threads = Threads::start().map_err(StartError::system)?;
     let ports = Ports::bind(settings, &threads)?;
     maintenance::update_health(&app, settings);

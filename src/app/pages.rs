@@ -8,8 +8,8 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-use super::{StartError, memory::Budgets, parts::App, threads::Thread};
-use admin::{Access, Api, Hosts, Managed, Tokens, Trials};
+use super::{memory::Budgets, parts::App, threads::Thread};
+use admin::{Access, Api, Hosts, Managed, Trials};
 use clock::{Clock, SystemClock};
 use faults::panics::Boundary;
 use metrics::Port;
@@ -44,11 +44,9 @@ pub(super) struct Pages {
     pub(super) api: Arc<Api>,
 }
 
-/// The admin API, which is served if it has an address. Its tokens must be readable.
-pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Result<Arc<Api>, StartError> {
+/// The admin API, which is served if it has an address.
+pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Arc<Api> {
     let admin = settings.admin.as_ref();
-    let tokens = admin.and_then(|admin| admin.token_file.as_deref()).map(Tokens::load).transpose();
-    let tokens = tokens.map_err(|error| StartError(vec![error]))?;
     let managed = Managed {
         source: app.source.clone(),
         stats: app.stats.clone(),
@@ -76,8 +74,8 @@ pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Result<Arc<Api>, Start
         Some(ServerAddress::Unix(_)) | None => Hosts::Any,
     };
     let read_only = admin.is_none_or(|admin| admin.read_only);
-    let access = Access { hosts, tokens, read_only, timeout: settings.http.timeout };
-    Ok(Arc::new(Api::new(managed, access)))
+    let access = Access { hosts, tokens: app.tokens.clone(), read_only, timeout: settings.http.timeout };
+    Arc::new(Api::new(managed, access))
 }
 
 /// The limit of the memory, and the use of its parts.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{StartError, memory::Budgets, recent, sinks};
 use ::memory::MemoryStore;
 use ::recent::Recent;
+use admin::Tokens;
 use clock::{Clock as _, SystemClock};
 use counters::{Outages, Store};
 use exporters::tracing::Tracer;
@@ -54,6 +55,8 @@ pub(super) struct App {
     /// TLS on the gRPC port, if it is enabled.
     pub(super) tls: Option<Arc<Tls>>,
     pub(super) tracer: Option<Arc<Tracer>>,
+    /// The tokens of the admin API, if it needs one.
+    pub(super) tokens: Option<Arc<Tokens>>,
     pub(super) keeper: Arc<Keeper>,
     pub(super) fleet: Arc<Fleet>,
     pub(super) memory: Memory,
@@ -69,10 +72,13 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     let tls = settings.grpc_tls.clone().map(load);
     let tls = failed.gather(tls.transpose().map_err(StartError));
     let exposition = failed.gather(sinks::exposition(settings));
+    let token_file = settings.admin.as_ref().and_then(|admin| admin.token_file.as_deref());
+    let tokens = token_file.map(Tokens::load).transpose();
+    let tokens = failed.gather(tokens.map_err(|error| StartError(vec![error])));
     let store = failed.gather(store(settings).map_err(StartError));
     let tracer = failed.gather(settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError));
-    let (Some(tls), Some(exposition), Some((store, keeper, fleet, link)), Some(tracer)) =
-        (tls, exposition, store, tracer)
+    let (Some(tls), Some(exposition), Some(tokens), Some((store, keeper, fleet, link)), Some(tracer)) =
+        (tls, exposition, tokens, store, tracer)
     else {
         return Err(failed);
     };
@@ -114,6 +120,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         health: Arc::default(),
         tls,
         tracer,
+        tokens: tokens.map(Arc::new),
         keeper: Arc::new(keeper),
         fleet: Arc::new(fleet),
         memory: settings.memory.clone(),

@@ -59,7 +59,6 @@ fn every_signal_that_ends_a_process_drains() {
         server.process.signal(name);
         let status = server.process.wait(PATIENCE).expect("it exits");
         assert!(status.success(), "{name}: {status}");
-        assert!(server.final_log().contains(&format!("received SIG{name}, draining")), "{name}");
     }
 }
 

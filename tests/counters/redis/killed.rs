@@ -40,7 +40,7 @@ fn a_connection_that_is_killed_is_reopened_at_once_and_logged_once() {
         is_over.store(true, Ordering::Relaxed);
     });
     println!("{failed} of {asked} requests failed");
-    assert!(failed * 4 < asked, "{failed} of {asked} failed: {}", server.process.log());
+    assert!(asked > 100 && failed * 4 < asked, "{failed} of {asked} failed: {}", server.process.log());
     drop(client);
     let log = server.final_log();
     assert!(log.lines().count() < 40, "{log}");

@@ -40,7 +40,8 @@ fn refuses_other_hosts_and_pages_of_other_sites() {
         (&[STATUS, "host: evil.test:6071"], 403),
         (&[STATUS, "host: evil.test:6071", "origin: http://evil.test:6071"], 403),
         (&["GET / HTTP/1.1", "host: evil.test"], 403),
-        (&[STATUS, "host: localhost", "host: evil.test"], 403),
+        (&[STATUS, "host: localhost", "host: evil.test"], 400),
+        (&[STATUS], 400),
         (&[STATUS, &own, "origin: http://evil.test"], 403),
         (&[STATUS, &own, "origin: null"], 403),
         (&[STATUS, &own, "sec-fetch-site: cross-site"], 403),
@@ -142,10 +143,24 @@ fn a_token_file_protects_every_call_and_is_reloaded() {
         let (ann, bob) = (status(Some(ANN)).status, status(Some(BOB)).status);
         holds((ann, bob) == (401, 200), || format!("{ann} {bob}"))
     });
-    fs::write(&path, "").unwrap();
-    thread::sleep(Duration::from_millis(1100));
-    assert_eq!(status(Some(BOB)).status, 200, "an empty file changes nothing");
+    let failed = || admin.server.metric("tollgate_admin_token_file_failed");
+    assert_eq!(failed(), 0.0);
+    fs::remove_file(&path).unwrap();
+    let bob = dir.path().join("bob");
+    fs::write(&bob, BOB).unwrap();
+    let shown = ["tokens", "ADMIN_TOKEN_FILE cannot be used", "No such file"];
+    eventually("status and a metric tell of the missing file", || {
+        let answer = status(Some(BOB));
+        holds(answer.status == 200 && answer.text().contains("token_file_failure") && failed() == 1.0, || {
+            answer.text()
+        })
+    });
+    assert_exit(&admin.run(&["status", "--token-file", bob.to_str().unwrap()]), 0, &shown);
     admin.server.wait_for_log(&["keeping previous tokens of ADMIN_TOKEN_FILE"]);
+    fs::write(&path, "# nobody\n").unwrap();
+    eventually("a file without a token revokes all", || {
+        holds(status(Some(BOB)).status == 401 && failed() == 0.0, || admin.server.process.log())
+    });
 }
 
 #[test]
@@ -179,6 +194,22 @@ fn a_port_in_use_stops_the_start_only_if_it_was_configured() {
     assert!(log.contains(&format!("admin={address}")), "{log}");
     // Nobody is sent to the page of the other process.
     assert!(!log.contains("admin=127.0.0.1:6071"), "{log}");
+}
+
+#[test]
+fn a_service_removes_only_its_own_sockets() {
+    for variable in ["ADMIN_UDS", "GRPC_UDS"] {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let start = || Setup::new().rules("shop.yaml", RULES).env(variable, socket.to_str().unwrap()).start();
+        let mut first = start();
+        fs::remove_file(&socket).unwrap();
+        let mut second = start();
+        assert!(first.process.stop().success());
+        assert!(socket.exists(), "{variable}: it is the second one's");
+        assert!(second.process.stop().success());
+        assert!(!socket.exists(), "{variable}: it is removed by the one that made it");
+    }
 }
 
 #[test]

@@ -38,9 +38,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// If pending replies take longer, the connection is reopened: the network may have dropped it silently.
 const MAX_SILENCE: Duration = Duration::from_millis(500);
 
-/// A server that closes connections is dialled at most this often within the timeout: checks that wait are still answered in
-/// time, and a server that closes at once costs at most 200 connections a second at the default timeout of 10 ms.
-const DIALS_IN_TIMEOUT: u32 = 2;
+/// The shortest time from one connection to the next. Checks that wait are still answered in time, as it is half of the default
+/// timeout; and a server that closes at once costs at most 200 connections a second.
+const DIAL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Why a connection ended: its failure, after which it must be reopened; `None` if the server was removed from the pool.
 type Exit = Option<Failure>;
@@ -86,7 +86,7 @@ impl<B: Backend> Connection<B> {
             {
                 // Queued checks may still be answered in time on a new connection.
                 metrics.failed(&failure);
-                pause = part(bounds.timeout, DIALS_IN_TIMEOUT).saturating_sub(served);
+                pause = DIAL_INTERVAL.saturating_sub(served);
                 continue;
             }
             was_replica |= failure.kind == FailureKind::ReadOnly;

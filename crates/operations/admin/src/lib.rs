@@ -95,7 +95,7 @@ pub struct MemoryUse {
 /// Who may call, and what.
 pub struct Access {
     pub hosts: Hosts,
-    pub tokens: Option<Tokens>,
+    pub tokens: Option<Arc<Tokens>>,
     pub read_only: bool,
     /// `HTTP_TIMEOUT`.
     pub timeout: Duration,
@@ -209,7 +209,7 @@ impl Api {
         let peer = head.extensions.get().copied().unwrap_or(Peer::Unix(None));
         let (path, service) = (head.uri.path(), self.managed.stats.service());
         guard::check_origin(&head.headers)?;
-        let who = guard::authenticate(self.access.tokens.as_ref(), &head.headers, peer, service)?;
+        let who = guard::authenticate(self.access.tokens.as_deref(), &head.headers, peer, service)?;
         let route = match routes::find(&head.method, path) {
             Found::Route(route) => route,
             Found::OtherMethods(allowed) => {

@@ -53,6 +53,7 @@ fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Ve
         started_at: Rfc3339(started).to_string(),
         uptime_seconds: now.seconds().saturating_sub(started.seconds()),
         read_only: api.access.read_only,
+        token_file_failure: api.access.tokens.as_ref().and_then(|tokens| tokens.failure()),
         key_values: managed.recent.values().name().to_owned(),
         not_enforced: not_enforced::shown(&merged.not_enforced, known.unwrap_or_default()),
         rules: rules(api),

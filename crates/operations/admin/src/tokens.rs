@@ -3,7 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
@@ -31,8 +31,8 @@ struct Loaded {
     read: Instant,
     text: String,
     tokens: Vec<Token>,
-    /// The last read failed, and was logged.
-    has_failed: bool,
+    /// Why the file cannot be used; the tokens are those of the last time that it could.
+    failure: Option<String>,
 }
 
 struct Token {
@@ -41,23 +41,36 @@ struct Token {
 }
 
 impl Tokens {
-    /// Reads the file, which must have a token.
+    /// Reads the file. One without a token revokes all: the service starts, and every call is unauthorized.
     pub fn load(path: &Path) -> Result<Self, String> {
         let failed = |why: String| format!("ADMIN_TOKEN_FILE={}: {why}", path.display());
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| failed("the system has no random numbers".to_owned()))?;
         let text = read(path).map_err(|error| failed(error.to_string()))?;
         let tokens = tokens(&text, &key).map_err(failed)?;
-        let state = Loaded { read: Instant::now(), text, tokens, has_failed: false };
+        if tokens.is_empty() {
+            warn!(path = %path.display(), "no token in ADMIN_TOKEN_FILE: every call of the admin API is unauthorized");
+        }
+        let state = Loaded { read: Instant::now(), text, tokens, failure: None };
         Ok(Self { path: path.to_owned(), key, state: Mutex::new(state) })
     }
 
-    pub(super) fn name_of(&self, token: &str) -> Option<String> {
+    /// Why the file cannot be used now, while the tokens that were read before stay valid.
+    pub fn failure(&self) -> Option<String> {
+        self.current().failure.clone()
+    }
+
+    fn current(&self) -> MutexGuard<'_, Loaded> {
         let mut state = lock(&self.state);
         if state.read.elapsed() >= INTERVAL {
             state.read = Instant::now();
             self.reload(&mut state);
         }
+        state
+    }
+
+    pub(super) fn name_of(&self, token: &str) -> Option<String> {
+        let state = self.current();
         // All tokens are compared, so that the time does not reveal which one matches.
         let matching = state
             .tokens
@@ -69,18 +82,20 @@ impl Tokens {
     fn reload(&self, state: &mut Loaded) {
         let read = read(&self.path).map_err(|error| error.to_string());
         if read.as_ref().is_ok_and(|text| *text == state.text) {
-            state.has_failed = false;
+            state.failure = None;
             return;
         }
         match read.and_then(|text| Ok((tokens(&text, &self.key)?, text))) {
             Ok((tokens, text)) => {
                 info!(tokens = tokens.len(), "reloaded ADMIN_TOKEN_FILE");
-                (state.tokens, state.text, state.has_failed) = (tokens, text, false);
+                *state = Loaded { read: state.read, text, tokens, failure: None };
             }
-            Err(error) if !std::mem::replace(&mut state.has_failed, true) => {
-                warn!(path = %self.path.display(), error, "keeping previous tokens of ADMIN_TOKEN_FILE");
+            Err(error) => {
+                if state.failure.is_none() {
+                    warn!(path = %self.path.display(), error, "keeping previous tokens of ADMIN_TOKEN_FILE");
+                }
+                state.failure = Some(format!("{}: {error}", self.path.display()));
             }
-            Err(_) => {}
         }
     }
 }
@@ -110,7 +125,7 @@ fn tokens(text: &str, key: &hmac::Key) -> Result<Vec<Token>, String> {
         }
         tokens.push(Token { name: name.to_owned(), tag: hmac::sign(key, token.as_bytes()) });
     }
-    if tokens.is_empty() { Err("no token in the file".to_owned()) } else { Ok(tokens) }
+    Ok(tokens)
 }
 
 #[cfg(test)]
@@ -141,10 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn rejects_files_without_a_valid_token() {
+    fn rejects_files_with_an_invalid_line() {
         for (text, expected) in [
-            ("", "no token in the file"),
-            ("# nothing\n", "no token in the file"),
             ("ann short", "line 1: the token has 5 bytes, expected at least 16"),
             ("\na b c", "line 2: expected TOKEN or NAME TOKEN"),
         ] {
@@ -156,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_file_takes_effect_and_an_invalid_one_does_not() {
+    fn a_changed_file_takes_effect_and_an_unusable_one_is_reported_until_it_is_mended() {
         let (_dir, path) = file(ONE);
         let tokens = Tokens::load(&path).unwrap();
         let later = || lock(&tokens.state).read = Instant::now().checked_sub(INTERVAL).unwrap();
@@ -164,17 +177,28 @@ mod tests {
         assert!(tokens.name_of(ONE).is_some(), "not read again yet");
         later();
         assert_eq!((tokens.name_of(ONE), tokens.name_of(OTHER).is_some()), (None, true));
-        for broken in ["", "x"] {
-            fs::write(&path, broken).unwrap();
+        let keeps_tokens = |why: &str| {
             later();
-            assert!(tokens.name_of(OTHER).is_some(), "{broken:?}");
-        }
+            assert!(tokens.name_of(OTHER).is_some(), "{why}");
+            let failure = tokens.failure().expect("a failure is reported");
+            assert!(failure.starts_with(&*path.to_string_lossy()) && failure.contains(why), "{failure}");
+        };
+        fs::write(&path, "x").unwrap();
+        keeps_tokens("line 1: the token has 1 bytes");
         fs::remove_file(&path).unwrap();
-        later();
-        assert!(tokens.name_of(OTHER).is_some());
+        keeps_tokens("No such file");
         // Reading it must not block, as it happens on the thread that accepts connections.
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-        later();
-        assert!(tokens.name_of(OTHER).is_some());
+        keeps_tokens("");
+        fs::remove_file(&path).unwrap();
+        for revoking in ["", "# nobody\n"] {
+            fs::write(&path, OTHER).unwrap();
+            later();
+            assert!(tokens.name_of(OTHER).is_some() && tokens.failure().is_none());
+            fs::write(&path, revoking).unwrap();
+            later();
+            assert_eq!((tokens.name_of(OTHER), tokens.failure()), (None, None), "{revoking:?}");
+            assert!(Tokens::load(&path).is_ok(), "a restart changes nothing");
+        }
     }
 }

@@ -14,6 +14,8 @@ shapes! {
         time: String, "Current time.";
         started_at: String; uptime_seconds: u64;
         read_only: bool, "Value of `ADMIN_READ_ONLY`.";
+        token_file_failure?: Option<String>,
+            "Why `ADMIN_TOKEN_FILE` cannot be used; the tokens that were read before stay valid. Absent while it can.";
         key_values: String, "Value of `KEY_VALUES`: `plain`, `hashed` or `hidden`.";
         not_enforced: Vec<NotEnforced>,
             "What keeps limits from being enforced, on all replicas that answered; first what nobody chose.";

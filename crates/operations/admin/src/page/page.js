@@ -235,6 +235,9 @@ function drawStatus(status) {
   const error = status.rules.is_current ? null : status.rules.last_error;
   const rejected = status.rules.hash ? "Newer rules were rejected, the previous ones are in force" : "The rules were rejected, none are in force";
   drawNotEnforced(status.not_enforced ?? []);
+  $("tokens").hidden = !status.token_file_failure;
+  const kept = `ADMIN_TOKEN_FILE cannot be used, the tokens that were read before stay valid: ${status.token_file_failure}`;
+  if ($("tokens").textContent !== kept) $("tokens").textContent = kept;
   $("outage").hidden = !store.since;
   const words = outage(status);
   if ($("outage").textContent !== words) $("outage").textContent = words;

@@ -97,6 +97,12 @@ fn text(status: &Status) -> String {
             paint(ERROR, &format!("overrides cannot be changed: OVERRIDES_FILE cannot be written: {why}")),
         );
     }
+    if let Some(why) = &status.token_file_failure {
+        line(
+            "tokens",
+            paint(ERROR, &format!("previous ones stay valid, ADMIN_TOKEN_FILE cannot be used: {why}")),
+        );
+    }
     for (name, text) in replicas(status) {
         line(name, text);
     }
