@@ -27,7 +27,7 @@ fn a_connection_that_is_killed_is_reopened_at_once_and_logged_once() {
         scope.spawn(|| {
             let mut killer = redis.connect();
             while !is_over.load(Ordering::Relaxed) {
-                killer.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
+                let _ = killer.ask(&["CLIENT", "KILL", "TYPE", "normal"]);
                 thread::sleep(Duration::from_millis(14));
             }
         });
