@@ -154,7 +154,11 @@ mod tests {
     fn seen(line: &str) -> Result<String, String> {
         let mut block = Block::new(0, 1, line.len());
         read(&mut block, line, 0)?;
-        Ok(format!("{:?} {:?} {:?}", block.times().next(), block.request(0), block.hold_of(0)))
+        let request = block.request(0);
+        // `Debug` shows no values.
+        let entries = request.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        let entries: Vec<_> = entries.map(|entry| (entry.key, entry.value)).collect();
+        Ok(format!("{:?} {request:?} {entries:?} {:?}", block.times().next(), block.hold_of(0)))
     }
 
     #[test]
@@ -165,7 +169,7 @@ mod tests {
             "entries": [{"value": "\u0061\u00e4", "key": "k\u0022"}]}]}"#;
         let seen = [written, otherwise].map(|line| seen(line).unwrap());
         assert_eq!(seen[0], seen[1]);
-        for part in [r#"key: "k\"""#, r#"value: "aä""#, "hits_addend: Some(3)", "is_negative_hits: true"] {
+        for part in [r#"("k\"", "aä")"#, "hits_addend: Some(3)", "is_negative_hits: true"] {
             assert!(seen[0].contains(part), "{part}: {}", seen[0]);
         }
     }
