@@ -239,7 +239,7 @@ fn thousands_of_new_buckets_in_small_frames_are_no_flood() {
         quotas.report("edge", &[(&[("user", name)], 1, 0)]);
     }
     quotas.wait_for(&[("user", "4999")], is_tokens);
-    assert_eq!(server.count("tollgate_quota_reports_total"), 5_000);
+    assert_eq!(server.count("tollgate_quota_buckets"), 5_000);
 }
 
 #[test]
