@@ -1,6 +1,7 @@
 //! The HTTP ports: slow, silent and many clients do not block probes; browsers and `/json`; errors of `/json`.
 
 use std::{
+    fmt::Write as _,
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -100,6 +101,25 @@ fn two_hundred_clients_that_never_read_do_not_block_probes() {
         }
     }
     assert!(server.process.resident_kib() < 150 << 10, "{} KiB", server.process.resident_kib());
+}
+
+#[test]
+fn clients_that_never_read_a_large_page_leave_it_to_others() {
+    let mut rules = "domain: d\ndescriptors:\n".to_owned();
+    for value in 0..3_000 {
+        writeln!(rules, "- {{key: k, value: v{value}, rate_limit: {{unit: hour, requests_per_unit: 9}}}}")
+            .unwrap();
+    }
+    let setup = Setup::new().rules("d.yaml", &rules).env("HTTP_MAX_CONNECTIONS", "16");
+    let server = setup.env("HTTP_TIMEOUT", "1h").start();
+    let ports = server.ports;
+    for (port, path) in [(ports.debug, "/rlconfig"), (ports.metrics, "/metrics")] {
+        let _clients: Vec<_> = (0..40).map(|_| never_reading(port, path)).collect();
+        eventually("the page is answered", || {
+            let answer = http::send(port, "GET", path, &[], b"").map_err(|error| error.to_string())?;
+            holds(answer.status == 200, || format!("{path}: {} {}", answer.status, answer.text()))
+        });
+    }
 }
 
 #[test]

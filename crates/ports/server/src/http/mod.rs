@@ -351,8 +351,7 @@ impl<P: Pages> Server<P> {
             self.pages.clone().answer(asked, Request::from_parts(head, body)).await
         });
         let answer = answered.await.unwrap_or_else(|Panicked| internal_error());
-        // A stream has no known size. It stays busy to its end, so that it is not closed to make room.
-        if answer.body().size_hint().exact().is_some() {
+        if answer.extensions().get::<Endless>().is_none() {
             activity.end();
         }
         answer
@@ -417,12 +416,18 @@ impl http_body::Body for Complete {
     }
 }
 
+/// Marks a response that waits for events. Its connection stays busy, so that it is not closed to make room; any other is
+/// closed if its client reads nothing.
+#[derive(Clone)]
+struct Endless;
+
 /// A response whose pieces are sent as they are received; it ends when the sender is dropped.
 pub fn streamed(content_type: &'static str, mut pieces: mpsc::Receiver<Bytes>) -> Answer {
-    framed(
-        content_type,
-        futures_util::stream::poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Ok))),
-    )
+    let pieces =
+        futures_util::stream::poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Ok)));
+    let mut answer = framed(content_type, pieces);
+    answer.extensions_mut().insert(Endless);
+    answer
 }
 
 fn framed(
