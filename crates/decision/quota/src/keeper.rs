@@ -22,7 +22,8 @@ use std::sync::atomic::Ordering::Relaxed;
 /// The longest delay of a tick.
 const JITTER: Duration = Duration::from_millis(15);
 
-/// The turns that wait for the store at a time: with a store 100 ms away, 10,000 buckets have a turn each second.
+/// The turns that wait for the store at a time. With a Redis 100 ms away 1,000 new buckets are assigned in 0.5 s; 128 at a
+/// time took 2 s.
 const AT_A_TIME: usize = 1024;
 
 impl Quotas {

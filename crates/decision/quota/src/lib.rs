@@ -43,10 +43,11 @@ pub struct Settings {
     pub max_bytes: usize,
 }
 
-/// What a bucket takes beside its texts, each of its entries, and each stream that has it: measured with maps and allocations.
-const BUCKET: usize = 512;
-const ENTRY: usize = 80;
-const OF_STREAM: usize = 384;
+/// What a bucket takes beside its texts, each of its entries, and each stream that has it. Measured with one stream: 2,160
+/// bytes of a bucket with one entry, 9,480 with sixty.
+const BUCKET: usize = 1_600;
+const ENTRY: usize = 120;
+const OF_STREAM: usize = 450;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BucketAction {
