@@ -256,7 +256,8 @@ impl Api {
                 let is_error = problem.status.is_server_error();
                 let result = if is_error { ChangeResult::Error } else { ChangeResult::Rejected };
                 changes.count(action, result);
-                let (status, error) = (problem.status.as_u16(), problem.logged(self.managed.recent.values()));
+                let status = problem.status.as_u16();
+                let error = problem.logged(self.managed.recent.values());
                 info!(action, by = %who, result = result.name(), status, error, "admin change rejected");
                 Err(problem)
             }

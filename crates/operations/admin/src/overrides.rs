@@ -49,7 +49,8 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         || ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
     let mut page = Paper::new(&api.managed.replies);
     let mut written = page.push(br#"{"overrides":["#);
-    let (mut found, mut matching) = (0_usize, 0_usize);
+    let mut found = 0_usize;
+    let mut matching = 0_usize;
     index.for_each(|one| {
         if matches(one) && !one.is_over(now) {
             if matching >= offset && found < count && page.len() < MAX_PAGE_BYTES {
@@ -144,8 +145,8 @@ pub(super) fn shown_target(api: &Api, target: &Target) -> String {
 
 /// An override with its values by `KEY_VALUES`, and the identifier by which it can be removed.
 fn json_of(api: &Api, one: &Override) -> Json {
-    let (values, index) = (api.managed.recent.values(), api.managed.keeper.index());
-    one.to_json_as(&one.target.shown(values), index.shown_id(&one.target))
+    let target = one.target.shown(api.managed.recent.values());
+    one.to_json_as(&target, api.managed.keeper.index().shown_id(&one.target))
 }
 
 /// An override from the JSON that it is stored as.

@@ -90,8 +90,7 @@ pub(super) struct Page<'o> {
 
 impl<'o> Page<'o> {
     pub(super) fn new(out: &'o mut dyn fmt::Write, in_milliseconds: bool) -> Self {
-        let (metric, labels, text) = Default::default();
-        Self { out, written: Ok(()), in_milliseconds, metric, labels, text }
+        Self { out, written: Ok(()), in_milliseconds, metric: "", labels: String::new(), text: String::new() }
     }
 
     /// Writes a sample; the samples of a metric come together.

@@ -43,14 +43,20 @@ pub struct Decision {
     pub weight: u32,
 }
 
-/// The identifier and the target of an override.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// The identifier and the target of an override. `Debug` hides its values.
+#[derive(Clone, PartialEq, Eq)]
 pub struct OverrideShown {
     pub id: String,
     pub domain: Box<str>,
     pub is_by_entry: bool,
     /// Those of its descriptor, or its only entry.
     pub entries: Vec<(Box<str>, Option<Box<str>>)>,
+}
+
+impl fmt::Debug for OverrideShown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id)
+    }
 }
 
 #[derive(Serialize, Clone, PartialEq, Eq, Debug)]
