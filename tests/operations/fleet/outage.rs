@@ -1,5 +1,7 @@
 //! Redis killed and back: what the status, its exit code and `/healthcheck?verbose` say, with each policy.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 
 fn status(admin: &Admin) -> Value {
@@ -111,4 +113,52 @@ fn a_redis_that_refuses_writes_is_an_outage() {
             && printed(&output).contains("OOM");
         holds(output.status.code() == Some(1) && is_seen, || printed(&output))
     });
+}
+
+#[test]
+fn a_frozen_redis_is_out_of_service_for_whoever_asks() {
+    for callers in [0, 1] {
+        let redis = Redis::single();
+        // The caller has one worker; the connections of the others are idle.
+        let admin = replica(&redis, &[("GRPC_WORKERS", "4"), ("STORE_FAILURE_POLICY", "allow")]);
+        let client = admin.server.client();
+        let ask = || {
+            for _ in 0..callers {
+                let _ = client.ask(request("shop", &[&[("user", "ann")]]));
+            }
+        };
+        ask();
+        assert_eq!(status(&admin)["enforced"], "yes");
+        redis.freeze();
+        let lost = eventually("the outage is seen", || {
+            ask();
+            let asked = Instant::now();
+            let status = status(&admin);
+            // A command waits five seconds for Redis.
+            assert!(asked.elapsed() < Duration::from_secs(4), "{:?}", asked.elapsed());
+            holds(status["store"]["connected"] == false, || status.to_string()).map(|()| status)
+        });
+        assert_eq!((&lost["enforced"], &lost["replicas"]), (&"no".into(), &"unknown".into()), "{lost}");
+        let error = lost["store"]["error"].as_str().unwrap();
+        assert!(error.starts_with("redis 127.0.0.1:") && !error.contains("TLS"), "it has worked: {error}");
+        let until = Instant::now() + Duration::from_secs(6);
+        while Instant::now() < until {
+            ask();
+            let status = status(&admin);
+            assert_eq!(status["store"]["connected"], false, "{status}");
+            let error = status["store"]["error"].as_str().unwrap();
+            assert!(!error.contains("TLS"), "it has worked: {error}");
+            let changes = admin.get("/api/v1/changes").to_string();
+            assert!(!changes.contains("store_back"), "{changes}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(admin.get("/api/v1/changes").to_string().contains("store_lost"));
+        redis.thaw();
+        eventually("it is back", || {
+            let status = status(&admin);
+            let changes = admin.get("/api/v1/changes").to_string();
+            let is_back = status["store"]["connected"] == true && changes.contains("store_back");
+            holds(is_back, || format!("{status} {changes}"))
+        });
+    }
 }

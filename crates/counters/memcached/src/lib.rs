@@ -91,6 +91,10 @@ impl Operate for MemcachedStore {
     fn start_worker(&self) {
         self.servers.pool.start_worker(self.workers.take());
     }
+
+    fn maintain(&self, _: Time) {
+        self.servers.pool.probe_idle();
+    }
 }
 
 impl Report for MemcachedStore {

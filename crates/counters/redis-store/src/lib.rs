@@ -185,6 +185,7 @@ impl Operate for RedisStore {
         self.pools().for_each(|pool| {
             pool.backend().ttl_cache.sweep(now);
             pool.check_writes();
+            pool.servers.probe_idle();
         });
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Sent<B: Backend> {
     /// The replies of the first round, if some commands were sent again.
     first: Option<Vec<Reply<B>>>,
     pub(super) is_late: bool,
+    /// It has no commands of its own: the one reply is that to the probe.
+    pub(super) is_probe: bool,
 }
 
 pub(super) struct Flight<B: Backend> {
@@ -73,7 +75,7 @@ impl<B: Backend> Flight<B> {
         !self.is_empty() && !self.has_answered
     }
 
-    /// Writes a pipeline; [`next_complete`](Self::next_complete) sends it.
+    /// Writes a pipeline, or the probe if it has no commands; [`next_complete`](Self::next_complete) sends it.
     pub(super) fn push(&mut self, stream: &mut Stream<B>, queued: Queued<B::Pipeline>, now: Instant) {
         if self.sent.is_empty() {
             // Time without anything in flight does not count.
@@ -82,7 +84,9 @@ impl<B: Backend> Flight<B> {
         }
         let Queued { pipeline, mut waits } = queued;
         waits.for_server.get_or_insert(now);
-        let expected = stream.write(|into| B::write(&pipeline, into));
+        let commands = stream.write(|into| B::write(&pipeline, into));
+        let is_probe = commands == 0;
+        let expected = if is_probe { stream.write(probe::<B>) } else { commands };
         self.sent.push_back(Sent {
             pipeline,
             waits,
@@ -93,6 +97,7 @@ impl<B: Backend> Flight<B> {
             replies: Vec::with_capacity(expected),
             first: None,
             is_late: false,
+            is_probe,
         });
         self.unwritten += 1;
     }
@@ -135,7 +140,11 @@ impl<B: Backend> Flight<B> {
                 B::merge(&sent.pipeline, &mut first, replies);
                 return Ok((sent, first));
             }
-            let again = stream.write(|into| B::write_again(&sent.pipeline, &replies, into));
+            let again = if sent.is_probe {
+                0
+            } else {
+                stream.write(|into| B::write_again(&sent.pipeline, &replies, into))
+            };
             if again == 0 {
                 return Ok((sent, replies));
             }
@@ -181,7 +190,10 @@ impl<B: Backend> Flight<B> {
             self.last_answer = seen;
         }
         let mut was_late = false;
-        for Sent { waits, first_at, pipeline, is_late, .. } in &mut self.sent {
+        // Nobody waits for a probe: only a server that fails is late with one.
+        for Sent { waits, first_at, pipeline, is_late, .. } in
+            self.sent.iter_mut().filter(|sent| !sent.is_probe)
+        {
             let callers = pipeline.callers_mut();
             callers.expire(seen, || waits.error(B::NAME, seen));
             if seen < after(*first_at, timeout) {
@@ -213,4 +225,10 @@ impl<B: Backend> Flight<B> {
             sent.pipeline.callers_mut().fail(error);
         }
     }
+}
+
+/// Writes the probe; returns the number of its replies.
+fn probe<B: Backend>(into: &mut Vec<u8>) -> usize {
+    into.extend_from_slice(B::PROBE);
+    1
 }

@@ -2,7 +2,7 @@
 //!
 //! Every failure names the server, the step and the variable to check.
 
-use std::time::Instant;
+use std::{sync::atomic::Ordering::Relaxed, time::Instant};
 
 use clock::timer::after;
 
@@ -28,7 +28,7 @@ impl<'c, C: Codec> Handshake<'c, C> {
         match connector.connect(to, until).await {
             Ok(transport) => {
                 let advice = match to {
-                    ServerAddress::Tcp(_) if connector.tls.is_none() => connector.advice.use_tls,
+                    ServerAddress::Tcp(_) if connector.may_need_tls() => connector.advice.use_tls,
                     _ => "it may be frozen or busy: see its log",
                 };
                 Ok(Self { connector, stream: FramedStream::new(transport, server), advice, until })
@@ -48,7 +48,10 @@ impl<'c, C: Codec> Handshake<'c, C> {
     pub async fn receive(&mut self, step: &str) -> Result<C::Reply, Failure> {
         loop {
             match self.stream.decode() {
-                Ok(Some(reply)) => return Ok(reply),
+                Ok(Some(reply)) => {
+                    self.connector.has_worked.store(true, Relaxed);
+                    return Ok(reply);
+                }
                 Ok(None) => {}
                 Err(failure) => {
                     let advice = match &*self.stream.incoming {

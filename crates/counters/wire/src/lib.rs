@@ -151,6 +151,18 @@ impl<B: Backend> Connection<B> {
         fill(&mut self.lock().queue.last(&*self.shared.edges.timer).pipeline);
     }
 
+    /// Asks a server that nobody asks, so that its silence is known before a caller waits for it.
+    fn probe_idle(&self) {
+        let mut state = self.lock();
+        if !state.connected || state.breaker.is_some() || !mem::take(&mut state.idle) {
+            return;
+        }
+        // A pipeline without commands is a probe.
+        state.queue.last(&*self.shared.edges.timer);
+        drop(state);
+        self.work.notify_one();
+    }
+
     /// True when connected and the breaker is closed.
     fn is_open(&self) -> bool {
         let state = self.lock();

@@ -258,17 +258,26 @@ impl<B: Backend> Connection<B> {
         mut sent: Sent<B>,
         replies: Vec<Reply<B>>,
     ) -> Result<(), Failure> {
-        let Shared { backend, metrics, .. } = &*self.shared;
-        let (now, checks) = (self.now(), sent.pipeline.checks());
+        let now = self.now();
+        let checks = sent.pipeline.checks();
         if checks > 0 {
-            metrics.answered(checks, now.duration_since(sent.at));
+            self.shared.metrics.answered(checks, now.duration_since(sent.at));
         }
-        let completed = backend.complete(self, &mut sent.pipeline, replies);
+        let completed = self.receive(&mut sent, replies);
         flight.record(&sent, now);
         let queue = &mut self.lock().queue;
         queue.window.answered(checks, sent.at, now, sent.was_alone);
         queue.complete(sent.pipeline);
         completed
+    }
+
+    /// Gives the replies of a complete pipeline to the backend. Fails if the connection must be closed.
+    fn receive(&self, sent: &mut Sent<B>, mut replies: Vec<Reply<B>>) -> Result<(), Failure> {
+        let probed = if sent.is_probe { replies.pop() } else { None };
+        if let Some((kind, error)) = probed.and_then(B::error) {
+            return Err(self.error_reply(kind, &error));
+        }
+        self.shared.backend.complete(self, &mut sent.pipeline, replies)
     }
 
     /// Notes that what is in flight had not been answered by `seen`, and fails the callers that wait no longer.
@@ -296,7 +305,7 @@ impl<B: Backend> Connection<B> {
     async fn finish(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Failure> {
         while !flight.is_empty() {
             let (mut sent, replies) = flight.next_complete(stream, self.timer()).await?;
-            self.shared.backend.complete(self, &mut sent.pipeline, replies)?;
+            self.receive(&mut sent, replies)?;
         }
         stream.drain().await
     }

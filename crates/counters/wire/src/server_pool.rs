@@ -169,6 +169,16 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         self.current.load().servers.iter().filter_map(open).collect()
     }
 
+    /// Asks each server over each connection that nobody uses; called once a second.
+    pub fn probe_idle(&self) {
+        let current = self.current.load();
+        current
+            .servers
+            .iter()
+            .flat_map(|server| &server.connections)
+            .for_each(|connection| connection.probe_idle());
+    }
+
     pub fn is_reachable(&self) -> bool {
         let current = self.current.load();
         let is_open = |server: &Server<B>| server.connections.iter().any(|connection| connection.is_open());

@@ -3,7 +3,10 @@
 use std::{
     io,
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -34,6 +37,8 @@ pub struct Connector {
     /// Where the address comes from, as advice.
     pub origin: &'static str,
     pub edges: Edges,
+    /// A server has replied, so it is not for TLS that one does not.
+    pub has_worked: Arc<AtomicBool>,
 }
 
 /// The step in progress and advice, for failures.
@@ -54,7 +59,11 @@ impl Connector {
     ) -> Result<Self, Vec<String>> {
         let tls = tls.map(|tls| load_tls(tls, advice)).transpose()?;
         let tls = tls.map(|tls| TlsConnector::from(Arc::new(tls)));
-        Ok(Self { store, tls, advice, timeout, origin, edges: edges.clone() })
+        Ok(Self { store, tls, advice, timeout, origin, edges: edges.clone(), has_worked: Arc::default() })
+    }
+
+    pub fn may_need_tls(&self) -> bool {
+        self.tls.is_none() && !self.has_worked.load(Relaxed)
     }
 
     pub async fn connect(&self, to: &ServerAddress, until: Instant) -> Result<Transport, Failure> {

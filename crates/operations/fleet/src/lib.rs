@@ -15,7 +15,7 @@ pub mod summary;
 #[cfg(test)]
 mod tests;
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 pub use self::{
     changes::{Changes, change},
@@ -37,6 +37,15 @@ pub struct Fleet {
     /// Connections of the thread that reads; `None` if nothing is shared.
     pool: Option<CommandPool>,
     publishes: bool,
+}
+
+/// How long a call waits for what the other replicas have said.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a call gets from Redis within [`PATIENCE`].
+async fn soon<T>(pool: &CommandPool, asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let answered = pool.edges().timer.timeout(PATIENCE, asked).await;
+    answered.unwrap_or_else(|| Err(format!("redis: no reply within {PATIENCE:?}")))
 }
 
 impl Fleet {
@@ -74,9 +83,11 @@ impl Fleet {
 
     /// The newest changes, and whether those of other replicas could not be read. The newest come first.
     pub async fn read_changes(&self, most: usize) -> (Vec<Change>, Option<String>) {
-        match self.changes.read(self.pool.as_ref(), most).await {
+        let own = || self.changes.read(None, most);
+        let Some(pool) = &self.pool else { return (own().await.unwrap_or_default(), None) };
+        match soon(pool, self.changes.read(Some(pool), most)).await {
             Ok(changes) => (changes, None),
-            Err(error) => (self.changes.read(None, most).await.unwrap_or_default(), Some(error)),
+            Err(error) => (own().await.unwrap_or_default(), Some(error)),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The replicas that share a Redis: each publishes an announcement and a summary, under keys that expire.
 //!
 //! A publication costs its replica and Redis the same for any number of replicas. The others are read only when someone
-//! asks, and kept for two seconds; their names are read each time, so that one that stopped is gone at once.
+//! asks, and kept for two seconds; their names are read each time, so that one that stopped is gone at once. So is a
+//! failure: of all who ask, one waits for a Redis that does not answer.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +13,7 @@ use deadpool_redis::redis::{cmd, pipe};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
-use crate::Summary;
+use crate::{Summary, soon};
 use clock::Time;
 use redis_store::CommandPool;
 
@@ -67,11 +68,16 @@ pub struct Sharers(BTreeMap<String, u32>);
 pub struct Members(Mutex<Reading>);
 
 /// What was read last, when, and the names that were listed then.
-#[derive(Default)]
 struct Reading {
     at: Time,
     ids: Vec<String>,
-    members: Arc<Vec<Member>>,
+    members: Result<Arc<Vec<Member>>, String>,
+}
+
+impl Default for Reading {
+    fn default() -> Self {
+        Self { at: Time::default(), ids: Vec::new(), members: Ok(Arc::default()) }
+    }
 }
 
 static ID: LazyLock<String> = LazyLock::new(|| {
@@ -126,14 +132,34 @@ impl Members {
     pub async fn read(&self, pool: &CommandPool, now: Time) -> Result<Arc<Vec<Member>>, String> {
         // Calls at the same time wait for one reading.
         let mut last = self.0.lock().await;
+        let is_kept = now >= last.at && now.micros().saturating_sub(last.at.micros()) < KEPT_MICROS;
+        if !is_kept || last.members.is_ok() {
+            let read = soon(pool, last.next(pool, is_kept)).await;
+            match read {
+                Ok(Some((ids, members))) => *last = Reading { at: now, ids, members: Ok(Arc::new(members)) },
+                Ok(None) => {}
+                Err(error) => *last = Reading { at: now, ids: Vec::new(), members: Err(error) },
+            }
+        }
+        last.members.clone()
+    }
+}
+
+impl Reading {
+    /// What is newer than this: the names, and what the replicas published; `None` if this is kept.
+    async fn next(
+        &self,
+        pool: &CommandPool,
+        is_kept: bool,
+    ) -> Result<Option<(Vec<String>, Vec<Member>)>, String> {
         let mut ids = listed(pool).await?;
         ids.sort_unstable();
         ids.truncate(MAX_REPLICAS);
-        let is_kept = now >= last.at && now.micros().saturating_sub(last.at.micros()) < KEPT_MICROS;
-        if !is_kept || ids != last.ids {
-            *last = Reading { at: now, members: Arc::new(read(pool, &ids).await?), ids };
+        if is_kept && ids == self.ids {
+            return Ok(None);
         }
-        Ok(last.members.clone())
+        let members = read(pool, &ids).await?;
+        Ok(Some((ids, members)))
     }
 }
 
