@@ -47,7 +47,14 @@ fn a_loud_client_takes_one_line_of_the_refusals() {
 
 #[test]
 fn traffic_that_meets_no_rule_is_shown_with_counts() {
-    let admin = Admin::start();
+    let (setup, port) = setup();
+    // A value without a limit is exempt, which is no mistake.
+    let exempt = "  - {key: user, value: partner}\n  - {key: path, value: /health}\n";
+    let rules = format!("{}{exempt}", crate::operations::admin::RULES);
+    let admin = Admin { server: setup.rules("shop.yaml", &rules).start(), port };
+    for entry in [("user", "partner"), ("path", "/health")] {
+        (0..50).for_each(|_| drop(admin.server.ask(request("shop", &[&[entry]])).unwrap()));
+    }
     assert_exit(&admin.run(&["top", "--unmatched"]), 1, &["every descriptor of the last "]);
     let ask = |domain: &str, entries: &[(&str, &str)]| {
         admin.server.ask(request(domain, &[entries])).unwrap();

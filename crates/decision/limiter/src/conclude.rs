@@ -51,7 +51,7 @@ pub(super) fn conclude<'a, 'm>(
                 statuses.push(Status::UNLIMITED);
                 continue;
             }
-            Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => Status::NO_LIMIT,
+            Planned::NoLimit | Planned::Exempt | Planned::Closes | Planned::Replaced(_) => Status::NO_LIMIT,
             Planned::Limited(limited) => match governing(scope, limited, batch) {
                 Some(outcome) => {
                     has_shadowed |= count(scope, limited, &outcome);

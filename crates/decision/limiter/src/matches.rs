@@ -28,6 +28,8 @@ pub(super) struct Match<'r> {
     /// `None` also for a limit that comes with the request.
     pub(super) matched: Option<Matched<'r>>,
     pub(super) replacement: Option<Box<Replacement>>,
+    /// No rule matches, and the rules say so.
+    pub(super) is_exempt: bool,
 }
 
 pub(super) struct Replacement {
@@ -68,7 +70,9 @@ impl<'r> Matches<'r> {
                 }
                 (None, None) => None,
             };
-            matches.all.push(Match { matched, replacement });
+            let is_unknown = matched.is_none() && replacement.is_none();
+            let is_exempt = is_unknown && domain.exempts(&descriptor.entries, scratch);
+            matches.all.push(Match { matched, replacement, is_exempt });
         }
         Ok(matches)
     }

@@ -59,7 +59,7 @@ fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, 
                 recent.note_unmatched(Unmatched::NoRule, request.domain, entries, weight, now);
                 continue;
             }
-            Planned::Unlimited(_) | Planned::Replaced(_) | Planned::Closes => continue,
+            Planned::Exempt | Planned::Unlimited(_) | Planned::Replaced(_) | Planned::Closes => continue,
         };
         if hits.taken() > 0 {
             let rule = rule.and_then(|rule| served.attached.recent(rule)).map(|rule| &**rule);

@@ -27,6 +27,8 @@ pub(super) type Plan = SmallVec<[Planned; 1]>;
 
 pub(super) enum Planned {
     NoLimit,
+    /// The rules have the descriptor, and no limit for it.
+    Exempt,
     /// Other rules replace every limit of the rule.
     Replaced(RuleId),
     /// The rule is unlimited, or limits only descriptors with an override.
@@ -132,7 +134,7 @@ impl<'a> Scope<'a> {
 
     pub(super) fn rule_of(self, planned: &Planned) -> Option<&'a Rule> {
         let id = match planned {
-            Planned::NoLimit | Planned::Closes => return None,
+            Planned::NoLimit | Planned::Exempt | Planned::Closes => return None,
             Planned::Replaced(rule) | Planned::Unlimited(rule) => Some(*rule),
             Planned::Allowed(rule, _) => *rule,
             Planned::Limited(limited) => limited.rule,
@@ -217,6 +219,9 @@ impl Planner<'_, '_> {
         }
         let is_blocked = overridden.is_some_and(|found| found.action == Action::Block);
         let Some(limits) = matched.limits() else {
+            if matched.is_exempt {
+                return Planned::Exempt;
+            }
             return matched.id().map_or(Planned::NoLimit, Planned::Unlimited);
         };
         if let Some(switch @ Found { action: Action::Allow, .. }) = self.switch
@@ -334,7 +339,7 @@ fn add_free_candidates(request: &Request<'_>, scope: Scope<'_>, plan: &Plan, bat
             // No candidates, as in the Go service.
             Planned::Unlimited(_) | Planned::Allowed(..) => false,
             Planned::Limited(limited) => limited.is_shadow || limited.is_refund(),
-            Planned::NoLimit | Planned::Closes | Planned::Replaced(_) => true,
+            Planned::NoLimit | Planned::Exempt | Planned::Closes | Planned::Replaced(_) => true,
         };
         if is_free && scope.is_quota(planned) {
             batch.free.add(scope.fit(&request, index, planned), false);

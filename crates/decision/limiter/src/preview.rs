@@ -61,9 +61,11 @@ pub fn preview(
 
 fn counters(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Vec<Option<String>> {
     let limited = match planned {
-        Planned::NoLimit | Planned::Closes | Planned::Unlimited(_) | Planned::Allowed(..) => {
-            return Vec::new();
-        }
+        Planned::NoLimit
+        | Planned::Exempt
+        | Planned::Closes
+        | Planned::Unlimited(_)
+        | Planned::Allowed(..) => return Vec::new(),
         Planned::Replaced(_) => None,
         Planned::Limited(limited) => Some(limited),
     };

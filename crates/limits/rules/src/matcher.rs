@@ -69,6 +69,22 @@ impl Domain {
         Some(Matched { rule, has_children: !level.is_empty(), steps, as_written })
     }
 
+    /// True if a descriptor without a limit is written for entries that match no rule: it has none below it, or its key alone
+    /// has a limit. `scratch` is used as a buffer and left as it was.
+    pub fn exempts<E: Entry>(&self, entries: &[E], scratch: &mut String) -> bool {
+        let Some((last, before)) = entries.split_last() else { return false };
+        let mut level = &self.root;
+        for entry in before {
+            let Some(step) = level.step(entry, scratch) else { return false };
+            level = &step.node.children;
+        }
+        let is_limited = |node: &Node| node.rule.is_some();
+        level.step(last, scratch).is_some_and(|Step { node, .. }| {
+            let is_end = node.children.is_empty();
+            !is_limited(node) && (is_end || level.named(last.key()).is_some_and(is_limited))
+        })
+    }
+
     /// An order in which these entries match a rule, as indexes: on each level first an exact value, then a wildcard, then
     /// a bare key, and of several the first key. It visits no more descriptors than the rules have.
     pub fn order<E: Entry>(&self, entries: &[E]) -> Option<Vec<usize>> {

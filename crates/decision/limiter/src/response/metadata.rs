@@ -128,7 +128,7 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
             let by = limited.overridden.as_ref().or(limited.switch.as_deref());
             (outcome.map_or("no_rule", |outcome| why(limited, &outcome)), by)
         }
-        Some(Planned::NoLimit) | None => ("no_rule", None),
+        Some(Planned::NoLimit | Planned::Exempt) | None => ("no_rule", None),
     };
     let held = outcome.and_then(|outcome| outcome.held());
     let retry_after =
