@@ -297,7 +297,7 @@ fn the_status_says_which_limits_are_not_enforced_and_who_chose_so() {
     );
     let output = replica.run(&["status"]);
     assert_eq!(output.status.code(), Some(0), "somebody chose it: {}", printed(&output));
-    assert!(printed(&output).starts_with("warning   "), "{}", printed(&output));
+    assert!(printed(&output).starts_with("enforced  partly: "), "{}", printed(&output));
     // Another replica knows by the log of changes since when.
     let second = on(&redis);
     let (found, _) = eventually("the other replica shows both", || {

@@ -1,6 +1,6 @@
 //! `GET /api/v1/events`: the content of the page once a second, as server-sent events.
 //!
-//! An event is made once for all followers, from the replies of other calls. A slow follower misses events. A stream ends
+//! The first event of a stream is made at once, each later one for all followers, from the replies of other calls. A slow follower misses events. A stream ends
 //! after `HTTP_TIMEOUT`, and its client asks again: whether a client still reads, or the kernel has room for what it does
 //! not read, cannot be seen, and 32 that do not would keep all others out.
 
@@ -62,8 +62,8 @@ impl Events {
     }
 }
 
-/// A stream of events for some seconds: first `history`, with the points of the last five minutes, then `tick` once a
-/// second. The points are those of all replicas in steps of ten seconds, or of a single one for each second.
+/// A stream of events for some seconds: first `history`, with the points of the last five minutes, then `tick` at once and
+/// once a second. The points are those of all replicas in steps of ten seconds, or of a single one for each second.
 pub(super) async fn follow(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
     let Ok(place) = api.events.places.clone().try_acquire_owned() else {
         let message = format!("{MAX_FOLLOWERS} clients receive events already; close one of them");
@@ -74,12 +74,16 @@ pub(super) async fn follow(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
     let is_single = known.is_none_or(|replicas| replicas.known == 1);
     let points = if is_single { api.history.points() } else { Point::of(&merged.steps) };
     let history = serde_json::to_vec(&points).unwrap_or_default();
+    let first = event("tick", &api.event().await);
     let (sender, events) = mpsc::channel(QUEUE);
     let mut last = api.events.last.subscribe();
     last.mark_unchanged();
     let end = Instant::now() + api.access.timeout.clamp(LEAST, MOST);
     let events_sent = async move {
-        let mut text = event("history", &history);
+        if sender.send(event("history", &history)).await.is_err() {
+            return;
+        }
+        let mut text = first;
         // Ends when the client disconnects or the service shuts down.
         while sender.send(text).await.is_ok() {
             tokio::select! {

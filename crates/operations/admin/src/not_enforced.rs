@@ -1,4 +1,5 @@
-//! What keeps limits from being enforced, in sentences: `not_enforced` of the status, and `tollgate_not_enforced`.
+//! Whether limits are enforced, and what keeps them from it, in sentences: `enforced` and `not_enforced` of the status, and
+//! `tollgate_not_enforced`.
 //!
 //! Each replica finds its own reasons once a second and publishes them with its summary; the status shows those of all.
 
@@ -11,7 +12,7 @@ use super::{Api, domains, overrides::shown_target};
 use ::overrides::{Action, EVERY_DOMAIN, Override, model::timestamp};
 use api::{Change, NotEnforced, Replica};
 use clock::{Rfc3339, Time};
-use faults::mutex::lock;
+use faults::{OnStoreFailure, mutex::lock};
 use fleet::changes::MAX_KEPT;
 use metrics::{DomainRequests, FailureReason, LENIENT, Stats, UNKNOWN_DOMAIN};
 
@@ -167,6 +168,35 @@ impl Api {
     }
 }
 
+text::named! {
+    pub(super) enum Enforced {
+        Yes = "yes",
+        Partly = "partly",
+        No = "no",
+    }
+}
+
+impl Enforced {
+    /// The verdict on these reasons, and on the policies that decide while the store is out of service: none while it works.
+    pub(super) fn of(reasons: &[NotEnforced], deciding: &[OnStoreFailure]) -> Self {
+        const NOTHING: [Why; 4] = [Why::DomainAllow, Why::DomainShadow, Why::ShadowMode, Why::RulesMissing];
+        let of_all = |one: &NotEnforced| {
+            let names = NOTHING.map(Why::name);
+            one.domain == EVERY_DOMAIN && !one.alone && names.contains(&one.why.as_str())
+        };
+        let is_open =
+            |policy: &OnStoreFailure| matches!(policy, OnStoreFailure::Allow | OnStoreFailure::Error);
+        let refuses = |policy: &OnStoreFailure| *policy == OnStoreFailure::Deny;
+        if reasons.iter().any(of_all) || (!deciding.is_empty() && deciding.iter().all(is_open)) {
+            Self::No
+        } else if reasons.is_empty() && deciding.iter().all(refuses) {
+            Self::Yes
+        } else {
+            Self::Partly
+        }
+    }
+}
+
 fn new(why: Why, domain: &str) -> NotEnforced {
     NotEnforced {
         domain: domain.to_owned(),
@@ -249,10 +279,11 @@ pub(super) fn shown(all: &[NotEnforced], replicas: &[Replica]) -> Vec<NotEnforce
         .then(|| NotEnforced { n: hashes.len() as u64, ..new(Why::OtherRules, EVERY_DOMAIN) });
     let all =
         other.iter().chain(all.iter().filter(|one| !one.chosen)).chain(all.iter().filter(|one| one.chosen));
-    all.map(|one| NotEnforced { text: sentence(one), ..one.clone() }).collect()
+    all.map(|one| NotEnforced { text: sentence(one, replicas.len()), ..one.clone() }).collect()
 }
 
-fn sentence(one: &NotEnforced) -> String {
+/// A reason of some of this many replicas.
+fn sentence(one: &NotEnforced, known: usize) -> String {
     let NotEnforced { domain, n, of, .. } = one;
     let whose = match domain.as_str() {
         EVERY_DOMAIN => "all domains",
@@ -278,6 +309,9 @@ fn sentence(one: &NotEnforced) -> String {
         Some(Why::RuleShadow) if n == of => "limits refuse nothing: every rule is in shadow mode".to_owned(),
         Some(Why::RuleShadow) => format!("{n} of {of} rules refuse nothing: they are in shadow mode"),
         Some(Why::RulesMissing) => format!("no rules are loaded, so every request fails{reason}"),
+        Some(Why::RulesRejected) if known > 1 => {
+            format!("newer rules were rejected by {} of {known} replicas{reason}", one.replicas)
+        }
         Some(Why::RulesRejected) => format!("newer rules were rejected{reason}"),
         Some(Why::StoreFailure) => {
             let effect = match one.policy.as_deref() {
@@ -313,7 +347,7 @@ mod tests {
     }
 
     fn texts(found: &[NotEnforced]) -> Vec<String> {
-        found.iter().map(sentence).collect()
+        found.iter().map(|one| sentence(one, 1)).collect()
     }
 
     #[test]
@@ -335,6 +369,30 @@ mod tests {
         // The samples of the seconds 101 to 109 were not kept.
         assert_eq!(seen.of_the_last_minute(sample(171, &now, 12)), []);
         assert_eq!(seen.of_the_last_minute(sample(90, &now, 12)), [], "the clock was set back");
+    }
+
+    #[test]
+    fn limits_are_enforced_partly_or_not_by_what_is_wrong() {
+        use OnStoreFailure::{Allow, Deny, Error, Local, Share};
+        let of =
+            |reasons: &[NotEnforced], deciding: &[OnStoreFailure]| Enforced::of(reasons, deciding).name();
+        assert_eq!(of(&[], &[]), "yes");
+        assert_eq!(of(&[new(Why::ShadowMode, EVERY_DOMAIN)], &[]), "no");
+        assert_eq!(of(&[new(Why::RulesMissing, EVERY_DOMAIN)], &[]), "no");
+        assert_eq!(of(&[new(Why::DomainAllow, "shop")], &[]), "partly");
+        assert_eq!(of(&[new(Why::RulesRejected, EVERY_DOMAIN)], &[]), "partly", "older rules are in force");
+        let here = NotEnforced { alone: true, ..new(Why::DomainAllow, EVERY_DOMAIN) };
+        assert_eq!(of(&[here], &[]), "partly", "others enforce them");
+        for (deciding, expected) in [
+            (vec![Deny], "yes"),
+            (vec![Allow], "no"),
+            (vec![Error, Allow], "no"),
+            (vec![Local], "partly"),
+            (vec![Share, Deny], "partly"),
+            (vec![Error, Deny], "partly"),
+        ] {
+            assert_eq!(of(&[], &deciding), expected, "{deciding:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::{
     Api,
     changes::few,
     history::latency,
-    not_enforced,
+    not_enforced::{self, Enforced},
     reply::{Call, Problem, Reply},
     view::{MAX_PUBLISHED, Parts, THIS, View, silence},
 };
@@ -45,6 +45,10 @@ fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Ve
     let (managed, started, now) = (&api.managed, api.managed.started, SystemClock.now());
     let [limit, block, allow, shadow] = managed.keeper.index().usage().by_action;
     let known = replicas.as_ref().and_then(OrUnknown::known).map(Vec::as_slice);
+    let not_enforced = not_enforced::shown(&merged.not_enforced, known.unwrap_or_default());
+    let is_out = managed.outages.current().is_some();
+    let policies = if is_out { managed.limiter.failure_policies() } else { Vec::new() };
+    let deciding: Vec<_> = policies.iter().map(|(policy, _)| *policy).collect();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: managed.stats.commit.to_owned(),
@@ -55,7 +59,8 @@ fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Ve
         read_only: api.access.read_only,
         token_file_failure: api.access.tokens.as_ref().and_then(|tokens| tokens.failure()),
         key_values: managed.recent.values().name().to_owned(),
-        not_enforced: not_enforced::shown(&merged.not_enforced, known.unwrap_or_default()),
+        enforced: Enforced::of(&not_enforced, &deciding).name().to_owned(),
+        not_enforced,
         rules: rules(api),
         store: store(api),
         policy: managed.limiter.on_store_failure().name().to_owned(),

@@ -17,6 +17,7 @@ shapes! {
         token_file_failure?: Option<String>,
             "Why `ADMIN_TOKEN_FILE` cannot be used; the tokens that were read before stay valid. Absent while it can.";
         key_values: String, "Value of `KEY_VALUES`: `plain`, `hashed` or `hidden`.";
+        enforced: String, "Whether limits are enforced: `yes`, `partly` or `no`; `not_enforced` and `store` say why.";
         not_enforced: Vec<NotEnforced>,
             "What keeps limits from being enforced, on all replicas that answered; first what nobody chose.";
         rules: RulesStatus; store: StoreStatus;

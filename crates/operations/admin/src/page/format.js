@@ -100,11 +100,12 @@ function calendarText({ time_zone: zone, week_start: weekday, anchor_day: day })
   return `${zone}, from the ${day}${ending}`;
 }
 
-export function limit({ requests_per_unit: requests, unit, unit_multiplier: units, calendar, schedule }) {
+/** `burst: 20 per second`; the name only if it has one. */
+export function limit({ name, requests_per_unit: requests, unit, unit_multiplier: units, calendar, schedule }) {
   const word = unit.toLowerCase();
   const span = word === "unknown" ? "at a time" : `per ${units > 1 ? `${units} ${word}s` : word}`;
   const more = [calendar && calendarText(calendar), schedule].filter(Boolean).map((text) => ` (${printable(text)})`);
-  return `${count(requests)} ${span}${more.join("")}`;
+  return `${name ? `${printable(name)}: ` : ""}${count(requests)} ${span}${more.join("")}`;
 }
 
 /** The scope of an override, by the place where it is stored. */

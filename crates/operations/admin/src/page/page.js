@@ -213,6 +213,18 @@ function drawNotEnforced(all) {
 
 const UNMATCHED = { unknown_domain: "of unknown domains", no_rule: "that meet no rule" };
 
+const STATES = { yes: "good", partly: "warn", no: "bad" };
+
+/** Whether limits are enforced, on a line, and what the list below says first. */
+function drawEnforced({ enforced, not_enforced: reasons = [], store }) {
+  $("enforced").textContent = enforced ?? "unknown";
+  $("enforced").closest(".tile").dataset.state = STATES[enforced] ?? "bad";
+  const others = reasons.length > 1 ? ` and ${reasons.length - 1} more` : "";
+  const out = store.since ? "store out of service" : "";
+  $("enforced-more").textContent = reasons.length ? `${reasons[0].why.replaceAll("_", " ")}${others}` : out;
+  drawNotEnforced(reasons);
+}
+
 function drawStatus(status) {
   const { per_second: now } = status.requests;
   $("about").textContent = `${scope(last.top)} · ${status.version} · up ${duration(status.uptime_seconds)} · rules ${status.rules.hash?.slice(0, 8) ?? "none"}${status.read_only ? " · read-only" : ""}`;
@@ -232,19 +244,13 @@ function drawStatus(status) {
   $("store-more").textContent = store.breakers_open > 0 ? `${store.breakers_open} open breakers` : slow;
   $("memory").textContent = bytes(status.memory.resident_bytes);
   $("keys").textContent = status.memory.keys ? `${short(status.memory.keys.held)} counters` : "";
-  const error = status.rules.is_current ? null : status.rules.last_error;
-  const rejected = status.rules.hash ? "Newer rules were rejected, the previous ones are in force" : "The rules were rejected, none are in force";
-  drawNotEnforced(status.not_enforced ?? []);
+  drawEnforced(status);
   $("tokens").hidden = !status.token_file_failure;
   const kept = `ADMIN_TOKEN_FILE cannot be used, the tokens that were read before stay valid: ${status.token_file_failure}`;
   if ($("tokens").textContent !== kept) $("tokens").textContent = kept;
   $("outage").hidden = !store.since;
   const words = outage(status);
   if ($("outage").textContent !== words) $("outage").textContent = words;
-  const all = Array.isArray(last.replicas?.replicas) ? last.replicas.replicas : [];
-  const others = all.filter((one) => one.rejected && one.id !== status.replica);
-  const elsewhere = others.length ? `${others.length} of ${count(all.length)} replicas rejected newer rules: ${others[0].id}, ${printable(others[0].rejected)}` : "";
-  notice(error ? `${rejected}: ${error.errors[0] ?? ""}` : elsewhere);
   canChange = !status.read_only && status.key_values === "plain" && last.overrides !== undefined;
   points.push({ time: new Date(status.time) / 1000, ...now, p50_seconds: status.latency.p50_seconds, p99_seconds: status.latency.p99_seconds });
   points = points.slice(-SECONDS - 1);

@@ -15,7 +15,9 @@ use crate::{
     serve::Environment,
     terminal::{self, DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, wrap},
 };
-use api::{ByCode, Latency, OrUnknown, OverridesStatus, RejectedRules, Replica, Status, StoreStatus};
+use api::{
+    ByCode, Latency, NotEnforced, OrUnknown, OverridesStatus, RejectedRules, Replica, Status, StoreStatus,
+};
 use text::thousands;
 
 /// The columns before a line's text.
@@ -56,9 +58,8 @@ fn text(status: &Status) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{name:<9}")));
     };
-    for one in &status.not_enforced {
-        let colour = if one.chosen { WARNING } else { ERROR };
-        line("warning", paint(colour, &one.text));
+    for (at, text) in enforced(status).into_iter().enumerate() {
+        line(if at == 0 { "enforced" } else { "" }, text);
     }
     let read_only = if status.read_only { ", read-only" } else { "" };
     let Status { replica, version, commit, .. } = status;
@@ -107,6 +108,28 @@ fn text(status: &Status) -> String {
         line(name, text);
     }
     out
+}
+
+/// Whether limits are enforced, with the first reason why not; then the others.
+fn enforced(status: &Status) -> Vec<String> {
+    let colour = match status.enforced.as_str() {
+        "yes" => GOOD,
+        "partly" => WARNING,
+        _ => ERROR,
+    };
+    let text = |one: &NotEnforced| paint(if one.chosen { WARNING } else { ERROR }, &one.text);
+    let mut reasons: Vec<_> = status.not_enforced.iter().map(text).collect();
+    if reasons.is_empty() && status.store.since.is_some() {
+        reasons.push(paint(ERROR, "the store is out of service"));
+    }
+    // A service of an older version does not say it.
+    let word = if status.enforced.is_empty() { "unknown" } else { &status.enforced };
+    let mut verdict = paint(colour, word);
+    if !reasons.is_empty() {
+        verdict += ": ";
+        verdict += &reasons.remove(0);
+    }
+    std::iter::once(verdict).chain(reasons).collect()
 }
 
 fn rules(Status { rules, zone_data, .. }: &Status) -> String {
@@ -243,6 +266,7 @@ mod tests {
     fn status() -> Value {
         json!({
             "version": "0.1.0", "commit": "abc", "zone_data": "2026f", "uptime_seconds": 11_520, "read_only": false,
+            "enforced": "yes",
             "rules": {
                 "is_current": true, "hash": "00ff", "loaded_at": "2026-11-22T09:00:00.000Z", "files": 1,
                 "domains": 2, "rules": 12, "last_error": null,
@@ -260,6 +284,7 @@ mod tests {
     #[test]
     fn the_status_has_a_line_for_each_part() {
         let expected = "\
+enforced  yes
 tollgate  0.1.0 (abc), up 3h 12m
 rules     12 rules in 1 file and 2 domains, hash 00ff, loaded 2026-11-22T09:00:00.000Z, zone data 2026f
 store     redis redis:6379, connected, p50 0.3 ms, p99 1.1 ms
@@ -316,7 +341,12 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
         wrong["store"]["stale"] = json!(true);
         wrong["replicas"] = json!("unknown");
         wrong["callers"] = json!(["error: 163/s failing; Envoy lets them through unless failure_mode_deny"]);
+        wrong["enforced"] = json!("no");
         let shown = text(&wrong);
+        assert!(shown.starts_with("enforced  no: the store is out of service\n"), "{shown}");
+        wrong["not_enforced"] = json!([{"text": "shop: a"}, {"text": "cart: b"}]);
+        let shown = text(&wrong);
+        assert!(shown.starts_with("enforced  no: shop: a\n          cart: b\n"), "{shown}");
         assert!(shown.contains("newer rules rejected at 2026-11-22T10:00:00.000Z: a.yaml:3: bad"), "{shown}");
         let outage = "redis redis:6379, not connected since 2026-11-22T10:00:01.000Z: redis redis:6379: connection refused\n";
         assert!(
