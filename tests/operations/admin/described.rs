@@ -111,6 +111,8 @@ const REQUESTS: &[(&str, &str)] = &[
     ("PUT", "/api/v1/imports/0123"),
     ("DELETE", "/api/v1/imports/0123"),
     ("GET", "/api/v1/changes"),
+    ("GET", "/api/v1/why?value=ann"),
+    ("GET", "/api/v1/why"),
     ("GET", "/api/v1/changes?n=1"),
     ("GET", "/api/v1/changes?n=0"),
     ("GET", "/api/v1/status?replica=this"),

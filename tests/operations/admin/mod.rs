@@ -8,6 +8,7 @@ mod described;
 mod shadow;
 mod strangers;
 mod trial;
+mod why;
 
 use std::{
     io::{Read as _, Write as _},

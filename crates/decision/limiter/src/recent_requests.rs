@@ -46,6 +46,7 @@ struct Kept {
 }
 
 /// What was recorded: lines of a request log.
+#[derive(Clone)]
 pub struct Recording {
     seconds: VecDeque<Arc<[u8]>>,
     /// The bytes of the first second that were read.

@@ -25,6 +25,7 @@ mod tests;
 mod tokens;
 mod trial;
 mod view;
+mod why;
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -144,7 +144,7 @@ pub(super) fn shown_target(api: &Api, target: &Target) -> String {
 }
 
 /// An override with its values by `KEY_VALUES`, and the identifier by which it can be removed.
-fn json_of(api: &Api, one: &Override) -> Json {
+pub(super) fn json_of(api: &Api, one: &Override) -> Json {
     let target = one.target.shown(api.managed.recent.values());
     one.to_json_as(&target, api.managed.keeper.index().shown_id(&one.target))
 }

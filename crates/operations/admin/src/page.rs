@@ -21,6 +21,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/search.js", JAVASCRIPT, include_str!("page/search.js")),
     ("/switch.js", JAVASCRIPT, include_str!("page/switch.js")),
     ("/try.js", JAVASCRIPT, include_str!("page/try.js")),
+    ("/why.js", JAVASCRIPT, include_str!("page/why.js")),
     ("/icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
 

@@ -8,7 +8,7 @@ use schemars::{Schema, SchemaGenerator};
 use super::{
     Api, changes, counters, domains, events, holds, overrides, recent,
     reply::{Call, Problem, Reply},
-    rules, status, trial,
+    rules, status, trial, why,
 };
 use ::overrides::Action;
 use ::recent::MAX_REFUSALS;
@@ -138,6 +138,14 @@ routes! {
             REPLICA,
         ],
         replies api::Top | api::Unmatched, fails [404, 503];
+    findRequests: GET "/api/v1/why", READS, why::get,
+        "Every recorded request of this replica with a value, such as a user or an address, with its descriptors, and which of \
+         them any replica has refused. Requests are recorded with RECENT_REQUESTS_MAX_BYTES above 0.",
+        takes [
+            Parameter { name: "value", about: "The value of an entry.", takes: Takes::Needed("VALUE") },
+            REPLICA,
+        ],
+        replies api::Why, fails [404, 409, 503];
     listReplicas: GET "/api/v1/replicas", READS, status::replicas,
         "The replicas that share the Redis, with the hash of their rules.",
         replies api::Replicas;

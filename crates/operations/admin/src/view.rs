@@ -12,7 +12,7 @@ use super::{
 use api::{Answered, OrUnknown, Override, Whose};
 use clock::{Clock, SystemClock, Time};
 use fleet::{Member, Merged, Summary, merge::merge, own_id, summary::Collect};
-use limiter::{Entry, Served};
+use limiter::Served;
 use recent::{Recent, TopKey};
 
 /// Summaries combined, and the replicas that they are of.
@@ -148,14 +148,25 @@ impl Api {
 
 /// The override that decides a key: its identifier, its action and its end.
 fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Option<Override> {
-    let entries: Vec<_> = key.entries().map(|(key, value)| Entry { key, value }).collect();
-    let view = managed.keeper.index().view(now).filter(|_| !key.key.is_cut())?;
-    let domain = served.rules.domain(key.domain())?;
-    let one = view.deciding(key.domain(), &entries, domain.find(&entries, &mut String::new()).as_ref())?;
+    let entries: Vec<_> = key.entries().collect();
+    let one = deciding(managed, served, key.domain(), &entries, now).filter(|_| !key.key.is_cut())?;
     Some(Override {
         id: Some(managed.keeper.index().shown_id(&one.target)),
         ..effect_shown(one.action, one.expires)
     })
+}
+
+/// The override that decides a descriptor.
+pub(super) fn deciding(
+    managed: &Managed,
+    served: &Served,
+    domain: &str,
+    entries: &[(&str, &str)],
+    now: Time,
+) -> Option<Arc<::overrides::Override>> {
+    let view = managed.keeper.index().view(now)?;
+    let matched = served.rules.domain(domain)?.find(entries, &mut String::new());
+    view.deciding(domain, entries, matched.as_ref())
 }
 
 /// The view of all replicas: the others as they were published, and this one as it is.

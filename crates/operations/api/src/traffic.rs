@@ -116,6 +116,41 @@ shapes! {
         example: E;
     }
 
+    /// The requests with a value.
+    Why {
+        value: String, "As `KEY_VALUES` shows it.";
+        requests: Vec<WhyRequest>, "Those with the same descriptors are one; the last comes first.";
+        more?: u64, "Recorded requests of kinds that are not listed.";
+        exemption: Vec<WhyTarget>,
+            "What exempts the caller from all limits that the requests meet: its own entries, and descriptors that no other \
+             recorded request has.";
+        share_of_keys: Option<f64>, "The share of the keys whose requests are recorded; null if none are.";
+        key_values: String;
+        #[serde(flatten)]
+        whose: Whose;
+    }
+
+    /// What an override is set for: an entry, or a descriptor.
+    #[derive(Eq, PartialOrd, Ord)]
+    WhyTarget { domain: String; entry?: Option<Entry>; descriptor?: Option<Vec<Entry>>; }
+
+    WhyRequest {
+        domain: String;
+        descriptors: Vec<WhyDescriptor>, "A request is refused if one of them is.";
+        requests: u64, "Recorded ones of this replica; 0 if only a refusal is known.";
+        first: String; last: String;
+    }
+
+    WhyDescriptor {
+        descriptor: Vec<Entry>;
+        rule: Option<String>; file: Option<String>; line: Option<u32>;
+        limits: Vec<String>, "Such as `5 per hour`.";
+        #[serde(rename = "override")]
+        by_override?: Option<Override>, "The override that decides it now.";
+        refused?: Option<KeyRefusals>, "Its refusals of the last minutes.";
+        others: u64, "Recorded requests with this descriptor and without the value: an exemption is theirs, too.";
+    }
+
     #[schemars(bound = "R: JsonSchema + Default", rename = "Refusals")]
     Refusals<R = Refusal> {
         refusals: Vec<R>; key_values: String;

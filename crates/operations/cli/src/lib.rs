@@ -29,7 +29,7 @@ pub use self::serve::{Environment, Serve};
 use self::{
     admin::{
         changes, counter, counter::CounterCommand, domain, domain::DomainCommand, hold, hold::HoldCommand,
-        overrides, overrides::OverrideCommand, refusals, status, top,
+        overrides, overrides::OverrideCommand, refusals, status, top, why,
     },
     check::CheckArgs,
     explain::ExplainArgs,
@@ -94,6 +94,11 @@ enum Command {
     /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
     #[command(after_help = "Example: tollgate refusals --follow --domain shop --descriptor user=ann")]
     Refusals(refusals::RefusalsArgs),
+    /// Show every recorded request with a value and what refused it, or exempt it from all of that, through the admin API.
+    ///
+    /// Exits with 0 when there are any, 1 when there are none, and 2 when there is no response.
+    #[command(after_help = "Example: tollgate why 203.0.113.7 --exempt --for 2h --reason 'partner launch'")]
+    Why(why::WhyArgs),
     /// Show what changed, when, on which replica, by whom and why, through the admin API.
     ///
     /// Exits with 0 when there are changes, 1 when there are none, and 2 when there is no response.
@@ -180,6 +185,7 @@ fn run_command(command: Command, environment: &Environment, serve: Serve) -> Res
         Command::Status(args) => status::run(&args, environment),
         Command::Top(args) => top::run(&args, environment),
         Command::Refusals(args) => refusals::run(&args, environment),
+        Command::Why(args) => why::run(&args, environment),
         Command::Changes(args) => changes::run(&args, environment),
         Command::Counter(command) => counter::run(&command, environment),
         Command::Hold(command) => hold::run(&command, environment),

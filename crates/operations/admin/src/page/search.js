@@ -64,6 +64,13 @@ function matches(items, text) {
   });
 }
 
+/** The dialog for all requests with a value, or with that of an entry. */
+function requests(text) {
+  const named = entries(text);
+  const value = named?.length === 1 ? named[0].value : text;
+  return { kind: "requests", url: `#${new URLSearchParams({ why: value })}`, title: `All requests with ${value}`, more: "what refused them, and an exemption from all of it" };
+}
+
 async function show() {
   const text = $("search").value;
   if (!text.trim()) return hide();
@@ -74,7 +81,7 @@ async function show() {
     all = [{ kind: "", url: "", title: "The search failed", more: error.message }];
   }
   if (text !== $("search").value) return undefined;
-  const rows = all.slice(0, MAX_SHOWN).map(({ kind, url, title, more }) => {
+  const rows = [...all.slice(0, MAX_SHOWN), requests(text.trim())].map(({ kind, url, title, more }) => {
     const link = document.createElement("a");
     if (url) link.href = url;
     const [badge, line] = [document.createElement("span"), document.createElement("small")];

@@ -12,6 +12,7 @@ pub(super) mod overrides;
 pub(super) mod refusals;
 pub(super) mod status;
 pub(super) mod top;
+pub(super) mod why;
 
 use std::{
     env, fs,

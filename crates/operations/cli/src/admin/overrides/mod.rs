@@ -166,9 +166,9 @@ pub(crate) struct ImportArgs {
 pub(crate) struct ChangeArgs {
     /// The reason, shown in the log and in lists; an import uses it for overrides without one.
     #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
+    pub(super) reason: Option<String>,
     #[command(flatten)]
-    admin: AdminArgs,
+    pub(super) admin: AdminArgs,
 }
 
 /// Sets, lists, removes or imports overrides.
