@@ -61,10 +61,15 @@ impl Browser {
         });
     }
 
-    /// Clicks the first element that a selector matches, with the pointer.
+    /// Clicks the first element that a selector matches, with the pointer. The page may replace it meanwhile.
     pub(crate) fn click(&self, selector: &str) {
-        let element = self.element(selector);
-        self.call("POST", &format!("/element/{element}/click"), &json!({}));
+        eventually(selector, || {
+            let path = format!("/session/{}/element/{}/click", self.session, self.element(selector));
+            match self.try_send("POST", &path, &json!({})) {
+                Err(error) if error.contains("stale element") => Err(error),
+                clicked => Ok(clicked.unwrap_or_else(|error| panic!("click {selector}: {error}"))),
+            }
+        });
     }
 
     /// Types into the first element that a selector matches.

@@ -13,6 +13,8 @@ use crate::Store;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outage {
     pub since: Time,
+    /// The store can be reached, and fails most requests.
+    pub is_connected: bool,
     /// The last error of the store: its address, what was seen, and advice. Contains no secret.
     pub error: Arc<str>,
 }
@@ -24,7 +26,8 @@ impl Outages {
     /// Notes whether the store works; `fails_most` if it is connected and most requests fail.
     pub fn note(&self, store: &dyn Store, fails_most: bool, now: Time) {
         let mut current = lock(&self.0);
-        if store.is_reachable() && !fails_most {
+        let is_connected = store.is_reachable();
+        if is_connected && !fails_most {
             *current = None;
             return;
         }
@@ -33,7 +36,7 @@ impl Outages {
         let error = pools.into_iter().find_map(|pool| pool.last_error);
         let error = error.unwrap_or_else(|| "not connected yet".into());
         let since = current.as_ref().map_or(now, |outage| outage.since);
-        *current = Some(Outage { since, error });
+        *current = Some(Outage { since, is_connected, error });
     }
 
     pub fn current(&self) -> Option<Outage> {

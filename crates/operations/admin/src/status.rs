@@ -131,7 +131,7 @@ fn store(api: &Api) -> StoreStatus {
     StoreStatus {
         kind: api.managed.store_kind.to_owned(),
         address: api.managed.store_address.clone(),
-        connected: store.is_reachable(),
+        connected: outage.as_ref().is_none_or(|outage| outage.is_connected),
         since: outage.as_ref().map(|outage| Rfc3339(outage.since).to_string()),
         error: outage.as_ref().map(|outage| outage.error.to_string()),
         // The latencies are those of the last minute, so of the time before.
