@@ -45,7 +45,7 @@ const HOSTS: [&str; 12] = [
 ];
 
 /// What some configuration could send for them.
-const DESCRIPTORS: [(&str, &[&str]); 21] = [
+const DESCRIPTORS: [(&str, &[&str]); 25] = [
     ("route", &["host", "route"]),
     ("host", &["host"]),
     ("include", &["host", "route"]),
@@ -65,6 +65,10 @@ const DESCRIPTORS: [(&str, &[&str]); 21] = [
     ("asked", &[""]),
     ("header_match", &["get", "post"]),
     ("query_match", &["q", "r"]),
+    ("command", &["%ROUTE_NAME%", "actions"]),
+    ("command_header", &["to-%ROUTE_NAME%", "to-actions"]),
+    ("command_query", &["%ROUTE_NAME%", "actions"]),
+    ("remote_address_match", &["actions"]),
     ("optional", &["v"]),
     ("unasked", &[""]),
 ];
@@ -90,9 +94,22 @@ fn rules() -> String {
 
 #[test]
 fn rules_that_check_calls_unreached_are_those_that_a_real_envoy_does_not_reach() {
-    let rules = rules();
-    let server = Server::start(&rules);
-    let config = fs::read_to_string("tests/operations/connect/reached.yaml").unwrap();
+    unreached_are_those_of_envoy("", &rules());
+}
+
+#[test]
+fn commands_in_values_are_filled_in_with_the_runtime_flag() {
+    let runtime = "layered_runtime: {layers: [{name: flags, static_layer: \
+                   {envoy.reloadable_features.enable_formatter_for_ratelimit_action_descriptor_value: true}}]}\n";
+    // Any value may come from a command, so no rule with one is out of reach.
+    let rules: Vec<_> = rules().lines().filter(|line| !line.contains('%')).map(str::to_owned).collect();
+    unreached_are_those_of_envoy(runtime, &(rules.join("\n") + "\n"));
+}
+
+/// Compares `check --envoy` with what an Envoy with this runtime sends.
+fn unreached_are_those_of_envoy(runtime: &str, rules: &str) {
+    let server = Server::start(rules);
+    let config = runtime.to_owned() + &fs::read_to_string("tests/operations/connect/reached.yaml").unwrap();
     let envoy = Envoy::with(|[admin, listener], upstream, _| {
         let ports = [
             ("ADMIN", admin),
@@ -121,7 +138,7 @@ fn rules_that_check_calls_unreached_are_those_that_a_real_envoy_does_not_reach()
         shown.iter().map(|line| line.split_once(": ").unwrap().0.to_owned()).partition(is_hit);
     assert!(hit.len() > 15 && missed.len() > 10, "{hit:?} {missed:?}");
     for config in [fs::read_to_string(envoy.config()).unwrap(), envoy.config_dump()] {
-        let (report, _) = check(&config, &rules, &[]);
+        let (report, _) = check(&config, rules, &[]);
         let messages =
             report["diagnostics"].as_array().unwrap().iter().map(|one| one["message"].as_str().unwrap());
         let unreached = messages

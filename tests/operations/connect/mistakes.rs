@@ -176,6 +176,38 @@ fn descriptors_that_no_rule_meets_are_named_with_the_reason() {
     assert_eq!(said(&report), [""; 0]);
 }
 
+/// Verified with Envoy 1.40 in `connect.rs`.
+#[test]
+fn a_command_that_envoy_sends_as_text_is_named() {
+    let flag = "envoy.reloadable_features.enable_formatter_for_ratelimit_action_descriptor_value";
+    for (action, is_text) in [
+        ("generic_key: {descriptor_key: user, descriptor_value: '%REQ(x-user)%'}", true),
+        ("header_value_match: {descriptor_key: user, descriptor_value: 'a-%REQ(x-user)%'}", true),
+        ("query_parameter_value_match: {descriptor_key: user, descriptor_value: '%REQ(x-user)%'}", true),
+        ("remote_address_match: {descriptor_key: user, descriptor_value: '%REQ(x-user)%'}", false),
+        ("generic_key: {descriptor_key: user, descriptor_value: 50%}", false),
+    ] {
+        let config = envoy("domain: shop", &route(&format!("{}, {{actions: [{{{action}}}]}}", all())), "");
+        let remarks = said(&check(&config, RULES, &[]).0);
+        if !is_text {
+            assert_eq!(remarks, [""; 0], "{action}");
+            continue;
+        }
+        let named = format!("%REQ(x-user)%` for every request, without the runtime flag `{flag}`; use ");
+        assert!(remarks.len() == 1 && remarks[0].contains(&named), "{remarks:#?}");
+        // The parts of a name may be maps.
+        let nested = format!("{}: true}}}}", flag.replace('.', ": {"));
+        for (layers, is_on) in [
+            (format!("[{{static_layer: {{{flag}: true}}}}]"), true),
+            (format!("[{{staticLayer: {{{nested}}}}}]"), true),
+            (format!("[{{static_layer: {{{flag}: true}}}}, {{static_layer: {{{flag}: false}}}}]"), false),
+        ] {
+            let (report, _) = check(&format!("layered_runtime: {{layers: {layers}}}\n{config}"), RULES, &[]);
+            assert_eq!(said(&report).is_empty(), is_on, "{layers}: {report:#}");
+        }
+    }
+}
+
 #[test]
 fn rules_out_of_reach_are_named_at_their_places() {
     let (report, code) = check(&envoy("domain: shop", &route(user()), &all()), RULES, &[]);

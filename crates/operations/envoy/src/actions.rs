@@ -32,7 +32,21 @@ pub(super) struct Context<'t> {
     pub(super) own_cluster: Option<&'t str>,
     /// The clusters of the route; empty if requests choose them.
     pub(super) clusters: Vec<&'t str>,
+    /// The runtime flag [`FORMATTER_FLAG`] is on.
+    pub(super) formats_values: bool,
 }
+
+impl Context<'_> {
+    /// True if Envoy fills in the commands in the `descriptor_value` of this action.
+    fn fills_in(&self, action: &str) -> bool {
+        self.formats_values || action == "remote_address_match"
+    }
+}
+
+/// With this runtime flag Envoy 1.40 fills in the commands of a `descriptor_value`, such as `%REQ(x-user)%`, from the
+/// request. Without it, the default, it sends their text; except in `remote_address_match`, which always fills them in.
+pub(super) const FORMATTER_FLAG: &str =
+    "envoy.reloadable_features.enable_formatter_for_ratelimit_action_descriptor_value";
 
 /// The most descriptors of one item: its optional entries and weighted clusters in all combinations. Real ones have a few.
 const MAX_COMBINATIONS: usize = 1000;
@@ -76,13 +90,13 @@ fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place,
         action.fields().find(|(name, _)| *name != "@type").ok_or_else(|| unknown("an action is empty"))?;
     let text = |field: &str| fields.get(field).and_then(Value::text);
     let key = |default: &str| text("descriptor_key").unwrap_or(default).to_owned();
-    // A value with `%` is filled in from the request.
-    let constant = || text("descriptor_value").filter(|value| !value.contains('%')).map(str::to_owned);
+    let snake = snake_case(name);
+    let is_of_request = |value: &&str| context.fills_in(&snake) && has_command(value);
+    let constant = || text("descriptor_value").filter(|value| !is_of_request(value)).map(str::to_owned);
     let one = |key: String, value: Option<String>| {
         let is_optional = fields.get("skip_if_absent").is_some_and(Value::flag);
         vec![Added { entry: Entry { key, value }, is_optional }]
     };
-    let snake = snake_case(name);
     Ok(match &*snake {
         "generic_key" => one(key("generic_key"), constant()),
         "header_value_match" => one(key("header_match"), constant()),
@@ -114,6 +128,18 @@ fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place,
         }
         _ => return Err(unknown(&format!("`{snake}`"))),
     })
+}
+
+/// The `descriptor_value` of an action with commands that Envoy does not fill in.
+pub(super) fn literal_commands<'t>(action: Value<'t>, context: &Context<'_>) -> Option<Value<'t>> {
+    let (name, fields) = action.fields().find(|(name, _)| *name != "@type")?;
+    let value = fields.get("descriptor_value")?;
+    (!context.fills_in(&snake_case(name)) && has_command(value.text()?)).then_some(value)
+}
+
+/// True for a text with a command, such as `%REQ(x-user)%`.
+pub(super) fn has_command(text: &str) -> bool {
+    text.split_once('%').is_some_and(|(_, rest)| rest.contains('%'))
 }
 
 fn snake_case(name: &str) -> String {

@@ -6,7 +6,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use super::{
-    actions::{Context, Descriptor, descriptors},
+    actions::{Context, Descriptor, FORMATTER_FLAG, descriptors, has_command, literal_commands},
     tree::Value,
 };
 use text::diagnostics::{Place, Severity};
@@ -41,6 +41,8 @@ pub(super) struct Gateway<'t> {
     /// A part was not read, so Envoy may send more descriptors.
     pub(super) is_partial: bool,
     own_cluster: Option<&'t str>,
+    /// The runtime flag [`FORMATTER_FLAG`] is on.
+    formats_values: bool,
     /// The route configurations of a config dump, by name.
     named_routes: HashMap<&'t str, Value<'t>>,
 }
@@ -59,6 +61,9 @@ impl<'t> Gateway<'t> {
         root.walk(&mut |value| {
             if let Some(node) = value.get("node") {
                 gateway.own_cluster = gateway.own_cluster.or(node.get("cluster").and_then(Value::text));
+            }
+            if let Some(flag) = value.get("static_layer").and_then(runtime_flag) {
+                gateway.formats_values = flag;
             }
             let routes = value.get("route_config");
             if let Some((name, routes)) =
@@ -119,7 +124,7 @@ impl<'t> Gateway<'t> {
                 value: entry
                     .get("value")
                     .and_then(Value::text)
-                    .filter(|text| !text.contains('%'))
+                    .filter(|text| !has_command(text))
                     .map(str::to_owned),
             };
             let entries = item.list("entries").map(entry).collect();
@@ -199,7 +204,11 @@ impl<'t> Gateway<'t> {
             Some(config) => config.list("rate_limits").collect(),
             None => self.items_of_route(scope, host, action, own),
         };
-        let context = Context { own_cluster: self.own_cluster, clusters: clusters(action) };
+        let context = Context {
+            own_cluster: self.own_cluster,
+            clusters: clusters(action),
+            formats_values: self.formats_values,
+        };
         for item in items {
             self.item(domain, item, &context);
         }
@@ -223,7 +232,11 @@ impl<'t> Gateway<'t> {
         items.retain(|item| {
             if let Some(addend) = item.get("hits_addend") {
                 let message = "`hits_addend` has no effect here, so each request counts as one hit";
-                self.warn(addend, message, "move the item to `rate_limits` of `RateLimitPerRoute`");
+                self.warn(
+                    addend,
+                    message,
+                    "move the item to `rate_limits` of `RateLimitPerRoute` or of the filter",
+                );
             }
             let stage = stage(*item);
             if !scope.stages.contains(&stage) {
@@ -240,6 +253,17 @@ impl<'t> Gateway<'t> {
     /// The descriptors of an item of `rate_limits`.
     fn item(&mut self, domain: &'t str, item: Value<'t>, context: &Context<'t>) {
         for action in item.list("actions") {
+            if let Some(value) = literal_commands(action, context) {
+                let message = format!(
+                    "Envoy sends the text `{}` for every request, without the runtime flag `{FORMATTER_FLAG}`",
+                    value.text().unwrap_or_default()
+                );
+                self.warn(
+                    value,
+                    message,
+                    "use `request_headers` for a header, or set the flag in `layered_runtime`",
+                );
+            }
             let header = action.get("request_headers").and_then(|action| action.get("header_name"));
             if let Some(path) = header.filter(|header| header.text() == Some(":path")) {
                 let message = "`:path` contains the query, so `?x=1` evades a limit per path";
@@ -282,6 +306,12 @@ impl<'t> Scope<'t, '_> {
         let mut configs = holder.get("typed_per_filter_config")?.fields();
         configs.find(|(name, _)| *name == self.name).map(|(_, config)| config)
     }
+}
+
+/// [`FORMATTER_FLAG`] in a layer of the runtime; the parts of its name may be maps.
+fn runtime_flag(layer: Value<'_>) -> Option<bool> {
+    let nested: Vec<&str> = FORMATTER_FLAG.split('.').collect();
+    layer.get(FORMATTER_FLAG).or_else(|| layer.at(&nested)).map(Value::flag)
 }
 
 fn stage(holder: Value<'_>) -> u64 {
