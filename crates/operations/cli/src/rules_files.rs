@@ -24,7 +24,7 @@ pub(crate) struct ReadingArgs {
 
 impl ReadingArgs {
     /// The options of the settings with these arguments.
-    pub(super) fn options(self, settings: CompileOptions) -> CompileOptions {
+    fn options(self, settings: CompileOptions) -> CompileOptions {
         CompileOptions {
             merge_domains: settings.merge_domains || self.merge_domains,
             countable: if self.memcached { Countable::FixedWindows } else { settings.countable },
@@ -34,31 +34,28 @@ impl ReadingArgs {
 }
 
 /// Reads the rules files in or below these paths, `-` being standard input; without paths, those that the service would
-/// read, with its settings.
+/// read. Either way as the service does with the settings of the environment.
 pub(super) fn read(
     paths: &[PathBuf],
     args: ReadingArgs,
     environment: &Environment,
 ) -> Result<(Reading, CompileOptions), String> {
-    if !paths.is_empty() {
-        let mut all = Reading::default();
-        for path in paths {
-            let directory = RulesDir {
-                path: path.clone(),
-                ignore_dot_files: args.ignore_dot_files,
-                max_bytes: rules_source::MAX_BYTES,
-            };
-            let read =
-                if path.is_dir() { directory.read().expecting_files(path) } else { Reading::of_file(path) };
-            all.files.extend(read.files);
-            all.diagnostics.extend(read.diagnostics);
-        }
-        return Ok((all, args.options(CompileOptions::default())));
-    }
     let settings = environment.settings()?.0;
     let options = args.options(settings::compile_options(&settings));
     let rules = settings.rules;
     let ignore_dot_files = rules.ignore_dot_files || args.ignore_dot_files;
-    let directory = RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, ignore_dot_files);
-    Ok((directory.read().expecting_files(&directory.path), options))
+    if paths.is_empty() {
+        let directory =
+            RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, ignore_dot_files);
+        return Ok((directory.read().expecting_files(&directory.path), options));
+    }
+    let mut all = Reading::default();
+    for path in paths {
+        let directory = RulesDir { path: path.clone(), ignore_dot_files, max_bytes: rules_source::MAX_BYTES };
+        let read =
+            if path.is_dir() { directory.read().expecting_files(path) } else { Reading::of_file(path) };
+        all.files.extend(read.files);
+        all.diagnostics.extend(read.diagnostics);
+    }
+    Ok((all, options))
 }

@@ -210,8 +210,7 @@ fn side(
     overrides: &Arc<Index>,
     format: Format,
 ) -> Result<Decider, Stopped> {
-    let (reading, _) = rules_files::read(&[path.to_owned()], args.reading, environment)?;
-    let options = args.reading.options(settings::compile_options(settings));
+    let (reading, options) = rules_files::read(&[path.to_owned()], args.reading, environment)?;
     let mut checked = Checked::new(reading, options, false);
     let Some(rules) = checked.rules.take() else {
         if format == Format::Github {
