@@ -193,6 +193,25 @@ fn default_bursts_of_token_and_leaky_buckets() {
 }
 
 #[test]
+fn a_bucket_loses_what_refills_in_the_time_by_which_its_clock_is_set_back() {
+    let bucket = Bucket::token(60, Window::of_seconds(60).unwrap(), None);
+    let began = 1_000_000;
+    let at = |seconds: u64| Time::from_seconds(seconds);
+    let (state, taken) = bucket.apply(State::default(), Hits::Take(10), at(began));
+    assert_eq!(taken.remaining, 50);
+    let after = |back: u64| bucket.apply(state, Hits::Take(0), at(began - back)).1;
+    assert_eq!((after(20).remaining, after(20).reset), (30, 30_000_000));
+    // A state up to a second beyond empty waits for the clock.
+    assert_eq!((after(51).remaining, after(51).reset), (0, 61_000_000));
+    // Beyond that it is empty, however far the clock went back, and refills from then on.
+    for back in [52, 3600, 900_000] {
+        assert_eq!((after(back).remaining, after(back).reset), (0, 60_000_000));
+        let (emptied, _) = bucket.apply(state, Hits::Take(1), at(began - back));
+        assert_eq!(bucket.apply(emptied, Hits::Take(0), at(began - back + 15)).1.remaining, 15);
+    }
+}
+
+#[test]
 fn three_per_second_has_no_drift_after_a_year() {
     let bucket = Bucket::leaky(3, Window::of_seconds(1).unwrap(), None);
     assert_eq!((bucket.ticks_per_second(), bucket.ticks_per_hit()), (1_000_002, 333_334));
