@@ -161,6 +161,27 @@ fn check_rejects_limits_that_memcached_cannot_count() {
     assert_exit(&as_served("memory"), 0, &[]);
 }
 
+/// A variable that only the service obeyed led to errors whose help named the variable.
+#[test]
+fn check_reads_named_files_with_the_settings_of_the_environment() {
+    let other = "domain: d\ndescriptors: [{key: m, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
+    let dir = rules_dir(&[("a.yaml", RULES), ("b.yaml", other), (".c.yaml", "domain: [")]);
+    let path = dir.path().to_str().unwrap();
+    let merging = ("MERGE_DOMAIN_CONFIG", "true");
+    let skipping = ("RUNTIME_IGNOREDOTFILES", "true");
+    assert_exit(&tollgate_in(&["check", path], &[merging]), 1, &[".c.yaml"]);
+    assert_exit(&tollgate_in(&["check", path], &[skipping]), 1, &["set MERGE_DOMAIN_CONFIG=true"]);
+    assert_exit(&tollgate_in(&["check", path], &[merging, skipping]), 0, &["2 rules, 1 domain, 2 files: OK"]);
+    let before = ["check", "--before", path, path];
+    assert_exit(&tollgate_in(&before, &[merging, skipping]), 0, &["OK"]);
+
+    let bucket = RULES.replace("unit: hour", "algorithm: token_bucket, unit: hour");
+    let dir = rules_dir(&[("d.yaml", &bucket)]);
+    let memcached = [("BACKEND_TYPE", "memcache"), ("MEMCACHE_HOST_PORT", "memcached:11211")];
+    let checked = tollgate_in(&["check", dir.path().to_str().unwrap()], &memcached);
+    assert_exit(&checked, 1, &["help: use `fixed_window`"]);
+}
+
 #[test]
 fn check_names_both_files_that_contradict_each_other() {
     let other = "domain: d\non_store_failure: deny\ndescriptors: [{key: m, rate_limit: {unlimited: true}}]\n";
@@ -358,8 +379,14 @@ fn request_finds_the_service_of_the_environment_and_names_unknown_domains() {
 fn health_exits_with_0_1_or_2() {
     let server = Setup::new().env("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true").start();
     let port = server.ports.http.to_string();
-    let health = |port: &str| tollgate_in(&["health", "--timeout", "5s"], &[("PORT", port)]);
+    // A file that is gone is no reason to restart a service that has read it.
+    let gone = ("REDIS_AUTH_FILE", "/nowhere/at/all");
+    let health_with = |args: &[&str], port: &str| {
+        tollgate_in(&[&["health", "--timeout", "5s"], args].concat(), &[("PORT", port), gone])
+    };
+    let health = |port: &str| health_with(&[], port);
     assert_exit(&health(&port), 1, &["unhealthy: rules: none loaded"]);
+    assert_exit(&health_with(&["--live"], &port), 0, &["unhealthy: rules: none loaded"]);
     server.write("d.yaml", RULES);
     server.wait_until_healthy();
     assert_exit(&health(&port), 0, &["healthy\n"]);
@@ -368,6 +395,7 @@ fn health_exits_with_0_1_or_2() {
         2,
         &["cannot reach http://localhost:", "Connection refused"],
     );
+    assert_exit(&health_with(&["--live"], &free_port().to_string()), 2, &["Connection refused"]);
     assert_exit(&health("x"), 2, &["invalid settings", "PORT=\"x\""]);
 }
 

@@ -141,8 +141,7 @@ impl Envoys {
         let written = variable(name).map(|var| environment.value(var)).unwrap_or_default();
         let invalid = |why: &dyn Display| format!("invalid settings:\n  {name}: {why}");
         let timeout = text::duration::parse(&written).map_err(|why| invalid(&why))?;
-        let policy = (vars::STORE_FAILURE_POLICY.parse)(&environment.value(&vars::STORE_FAILURE_POLICY));
-        let policy = policy.map_err(|why| format!("invalid settings:\n  STORE_FAILURE_POLICY: {why}"))?;
+        let policy = environment.setting(&vars::STORE_FAILURE_POLICY)?;
         Ok(Self { reading, service: envoy::Service { timeout: (name, timeout), policy } })
     }
 }

@@ -7,7 +7,10 @@ use tracing::warn;
 use super::terminal::{self, Verdict};
 use exporters::logs;
 use faults::panics;
-use settings::{Available, Settings, misspelt, vars::Var};
+use settings::{
+    Available, Settings, misspelt,
+    vars::{Setting, Var},
+};
 
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
@@ -22,6 +25,13 @@ impl Environment {
     pub(super) fn value(&self, var: &Var) -> String {
         let set = self.variables.get(var.name).filter(|value| !value.is_empty());
         set.map_or_else(|| var.default.to_owned(), Clone::clone)
+    }
+
+    /// One setting, which is no secret, whatever is wrong with others.
+    pub(super) fn setting<T>(&self, setting: &Setting<T>) -> Result<T, String> {
+        let value = self.value(setting);
+        let invalid = |why| format!("invalid settings:\n  {}={value:?}: {why}", setting.name);
+        (setting.parse)(&value).map_err(invalid)
     }
 
     /// The settings, and warnings about them; or an error with a line for each invalid variable.
