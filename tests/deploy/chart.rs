@@ -9,10 +9,12 @@ use crate::{docs::markdown::blocks, support::server::BINARY};
 use super::{
     documents,
     files::{scales_sensibly, validate},
-    files_below, object, output,
+    files_below, kustomized, object, output,
     pods::{Pod, config_map, run},
     read, root, tool,
 };
+
+mod refused;
 
 const CHART: &str = "deploy/helm/tollgate";
 
@@ -107,6 +109,7 @@ fn a_pod_of_the_chart_serves_the_rules_of_an_existing_config_map() {
     let set = "rules.existingConfigMap=my-rules,store.type=redis,store.redis.url=redis:6379";
     let mut objects = documents(&rendered(&["--set", set]).unwrap());
     assert!(objects.iter().all(|object| object["kind"] != "ConfigMap"), "{objects:?}");
+    assert_eq!(checked_rules(&objects), "my-rules");
     objects.push(config_map("my-rules", "deploy/kubernetes/rules"));
     let seen = run(&Pod::of(&objects, "ask_until_refused shop client_id=alice"));
     assert!(seen.contains("shop_client_id_alice_"), "{seen}");
@@ -170,7 +173,7 @@ fn the_values_shown_in_the_readme_are_accepted() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 2);
+    assert_eq!(seen, 3);
 }
 
 #[test]
@@ -240,10 +243,10 @@ fn the_network_policy_is_on_and_opens_grpc_and_metrics_to_pods_only() {
     assert_eq!(policy["ingress"], json!([open("grpc"), open("metrics")]));
     // The address of the store is unknown, so egress is not restricted.
     assert_eq!((&policy["policyTypes"], &policy["egress"]), (&json!(["Ingress"]), &Value::Null));
-    // Probes come from the node of the Pod, which no policy restricts; every other port that they use has a name here.
+    // Probes run in the container, which no policy restricts.
     let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
     let ports: Vec<_> = container["ports"].as_array().unwrap().iter().map(|port| &port["name"]).collect();
-    assert_eq!(ports, ["grpc", "http", "debug", "metrics"]);
+    assert_eq!(ports, ["debug", "grpc", "http", "metrics"]);
     let off = "rules.existingConfigMap=my-rules,networkPolicy.enabled=false";
     let objects = documents(&rendered(&["--set", off]).unwrap());
     assert!(objects.iter().all(|object| object["kind"] != "NetworkPolicy"), "{objects:?}");
@@ -296,13 +299,208 @@ fn an_empty_list_of_peers_closes_its_port() {
 
 #[test]
 fn a_rules_file_keeps_its_text() {
-    for text in ["   # indented\ndomain: shop\n", "domain: shop", "# a: 'b' \"c\" {{ d }}\n\ndomain: shop\n"]
-    {
+    for text in ["   # indented\nDOMAIN\n", "DOMAIN", "# a: 'b' \"c\" {{ d }}\n\nDOMAIN\n"] {
+        let text = text.replace("DOMAIN", "domain: shop\ndescriptors: [{key: k}]");
         let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), text).unwrap();
+        fs::write(file.path(), &text).unwrap();
         let set = format!("rules.files.shop\\.yaml={}", file.path().display());
         let objects = documents(&rendered(&["--set-file", &set]).unwrap());
-        assert_eq!(object(&objects, "ConfigMap")["data"]["shop.yaml"], text);
+        for name in ["edge-tollgate-rules", "edge-tollgate-check"] {
+            let named = |object: &&Value| object["kind"] == "ConfigMap" && object["metadata"]["name"] == name;
+            assert_eq!(objects.iter().find(named).unwrap()["data"]["shop.yaml"], text, "{name}");
+        }
+    }
+}
+
+/// With `DEBUG_HOST=127.0.0.1`, as production.md advises, HTTP probes restarted the Pod for ever.
+#[test]
+fn probes_reach_a_pod_whose_http_ports_are_closed() {
+    let values = format!("{CHART}/ci/memory-values.yaml");
+    let objects = documents(&rendered(&["--values", &values]).unwrap());
+    let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    for host in ["HOST", "DEBUG_HOST"] {
+        let closed = json!({"name": host, "value": "127.0.0.1"});
+        assert!(container["env"].as_array().unwrap().contains(&closed), "{container}");
+    }
+    run(&Pod::of(&objects, "ask_until_refused shop client_id=alice"));
+}
+
+#[test]
+fn ports_of_the_chart_are_those_of_its_settings() {
+    let set = "rules.existingConfigMap=my-rules,settings.PORT=9000,settings.PROMETHEUS_ADDR=:9999";
+    let objects = documents(&rendered(&["--set", set]).unwrap());
+    let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let ports = container["ports"].as_array().unwrap();
+    for (name, port) in [("http", 9000), ("metrics", 9999), ("grpc", 8081)] {
+        assert!(ports.contains(&json!({"name": name, "containerPort": port})), "{ports:?}");
+    }
+}
+
+/// The command of the hook, with the variables of its Job and the rules that it mounts.
+#[test]
+fn a_hook_checks_the_rules_and_the_settings_before_they_are_installed() {
+    let checked = |values: &str, rules: &[(&str, &str)]| {
+        let objects = documents(&rendered(&["--set", values, "--set-json", &files(rules)]).unwrap());
+        let job = object(&objects, "Job");
+        let hook = &job["metadata"]["annotations"];
+        assert_eq!(hook["helm.sh/hook"], "pre-install,pre-upgrade");
+        let name = checked_rules(&objects);
+        let mounted =
+            objects.iter().find(|object| object["metadata"]["name"] == name && object["kind"] == "ConfigMap");
+        let mounted = mounted.unwrap();
+        // It is there before the Job.
+        assert_eq!(mounted["metadata"]["annotations"]["helm.sh/hook"], hook["helm.sh/hook"]);
+        assert_eq!(mounted["metadata"]["annotations"]["helm.sh/hook-weight"], "-1");
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("ratelimit/config");
+        fs::create_dir_all(&config).unwrap();
+        for (file, text) in mounted["data"].as_object().unwrap() {
+            fs::write(config.join(file), text.as_str().unwrap()).unwrap();
+        }
+        let container = &job["spec"]["template"]["spec"]["containers"][0];
+        let deployed = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!((&container["env"], &container["image"]), (&deployed["env"], &deployed["image"]));
+        let words: Vec<_> =
+            container["command"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        assert_eq!(words[0], "/bin/tollgate");
+        let mut command = Command::new(BINARY);
+        for variable in container["env"].as_array().unwrap() {
+            let value = variable["value"].as_str().unwrap();
+            let value = if value == "/data" { dir.path().to_str().unwrap() } else { value };
+            command.env(variable["name"].as_str().unwrap(), value);
+        }
+        let output = command.args(&words[1..]).output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    let good = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]";
+    let (code, said) = checked("workers=1", &[("a.yaml", good)]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = checked(
+        "settings.MERGE_DOMAIN_CONFIG=true",
+        &[("a.yaml", good), ("b.yaml", &good.replace("key: k", "key: m"))],
+    );
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = checked("workers=1", &[("a.yaml", &good.replace("day", "fortnight"))]);
+    assert!(code == Some(1) && said.contains("fortnight"), "{said}");
+    let (code, said) = checked("settings.NEAR_LIMIT_RATIO=x", &[("a.yaml", good)]);
+    assert!(code == Some(2) && said.contains("NEAR_LIMIT_RATIO"), "{said}");
+}
+
+#[test]
+fn a_hook_without_rules_files_checks_the_settings() {
+    let values = format!("{CHART}/ci/memcached-xds-values.yaml");
+    let objects = documents(&rendered(&["--values", &values]).unwrap());
+    let command = &object(&objects, "Job")["spec"]["template"]["spec"]["containers"][0]["command"];
+    assert_eq!(command, &json!(["/bin/tollgate", "settings", "--effective"]));
+    let values = format!("{CHART}/ci/memcached-srv-values.yaml");
+    let objects = documents(&rendered(&["--values", &values]).unwrap());
+    assert!(objects.iter().all(|object| object["kind"] != "Job"), "rules.check is false");
+}
+
+#[test]
+fn the_service_does_not_select_the_pod_of_the_hook() {
+    for file in values_files() {
+        let objects = documents(&rendered(&["--values", &file]).unwrap());
+        let Some(job) = objects.iter().find(|object| object["kind"] == "Job") else { continue };
+        let labels = &job["spec"]["template"]["metadata"]["labels"];
+        let selector = object(&objects, "Service")["spec"]["selector"].as_object().unwrap();
+        assert!(selector.iter().any(|(name, value)| &labels[name] != value), "{file}: {labels}");
+        // The chart's own ServiceAccount does not exist before the chart is installed.
+        assert!(job["spec"]["template"]["spec"]["serviceAccountName"].is_null(), "{file}");
+    }
+}
+
+#[test]
+fn the_alerts_and_the_dashboard_are_those_of_the_repository() {
+    let values = format!("{CHART}/ci/redis-values.yaml");
+    let objects = documents(&rendered(&["--values", &values]).unwrap());
+    let rule = object(&objects, "PrometheusRule");
+    // By this label the Prometheus of kube-prometheus-stack selects rules and monitors.
+    assert_eq!(rule["metadata"]["labels"]["release"], "prometheus");
+    let rules = read("deploy/prometheus/rules.yaml");
+    let linked = rules.replace("docs/reference/runbook.md#", "https://wiki.example.com/tollgate#");
+    assert_ne!(rules, linked);
+    assert_eq!(rule["spec"], documents(&linked)[0]);
+    let named = |object: &&Value| object["metadata"]["name"] == "ratelimit-dashboard";
+    let dashboard = objects.iter().find(named).unwrap();
+    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
+    assert_eq!(dashboard["metadata"]["annotations"]["grafana_folder"], "Edge");
+    assert_eq!(dashboard["data"]["tollgate.json"], read("deploy/grafana/dashboard.json"));
+    // A chart reads files of its own directory alone; a package contains what the links lead to.
+    for (link, target) in
+        [("rules.yaml", "deploy/prometheus/rules.yaml"), ("dashboard.json", "deploy/grafana/dashboard.json")]
+    {
+        let link = root().join(CHART).join("files").join(link);
+        assert!(
+            link.is_symlink() && link.canonicalize().unwrap() == root().join(target).canonicalize().unwrap(),
+            "{link:?}"
+        );
+    }
+}
+
+#[test]
+fn replicas_are_spread_over_zones_and_nodes() {
+    let objects = documents(&rendered(&["--set", "rules.existingConfigMap=my-rules"]).unwrap());
+    for objects in [objects, kustomized("deploy/kubernetes"), kustomized("deploy/agent-router")] {
+        let pod = &object(&objects, "Deployment")["spec"]["template"];
+        let spread = pod["spec"]["topologySpreadConstraints"].as_array().unwrap();
+        let keys: Vec<_> = spread.iter().map(|constraint| &constraint["topologyKey"]).collect();
+        assert_eq!(keys, ["topology.kubernetes.io/zone", "kubernetes.io/hostname"]);
+        for constraint in spread {
+            assert_eq!(constraint["labelSelector"]["matchLabels"], pod["metadata"]["labels"]);
+        }
+    }
+}
+
+#[test]
+fn envoys_find_replicas_that_autoscaling_adds_and_no_statsd_is_expected() {
+    let redis = "rules.existingConfigMap=my-rules,store.type=redis,store.redis.url=redis:6379";
+    let scaled = format!("{redis},autoscaling.enabled=true");
+    let own = format!("{scaled},settings.GRPC_MAX_CONNECTION_AGE=5m,settings.USE_STATSD=true");
+    let chart = |set: &str| documents(&rendered(&["--set", set]).unwrap());
+    for (objects, age, statsd) in [
+        (chart(redis), None, "false"),
+        (chart(&scaled), Some("30m"), "false"),
+        (chart(&own), Some("5m"), "true"),
+        (kustomized("deploy/kubernetes"), Some("30m"), "false"),
+        (kustomized("deploy/agent-router"), Some("30m"), "false"),
+    ] {
+        let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        let value = |name: &str| {
+            let variables = container["env"].as_array().unwrap();
+            variables
+                .iter()
+                .find(|variable| variable["name"] == name)
+                .and_then(|variable| variable["value"].as_str())
+        };
+        assert_eq!((value("GRPC_MAX_CONNECTION_AGE"), value("USE_STATSD")), (age, Some(statsd)));
+    }
+}
+
+/// A variable of a Pod is in the description of the Pod, and does not change while it runs.
+#[test]
+fn passwords_of_redis_are_mounted() {
+    let values = format!("{CHART}/ci/sentinel-tls-values.yaml");
+    let objects = documents(&rendered(&["--values", &values]).unwrap());
+    let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let mount = json!({"name": "redis-auth", "mountPath": "/secrets/redis", "readOnly": true});
+    assert!(container["volumeMounts"].as_array().unwrap().contains(&mount), "{container}");
+    let volumes = pod["volumes"].as_array().unwrap();
+    let sources =
+        &volumes.iter().find(|volume| volume["name"] == "redis-auth").unwrap()["projected"]["sources"];
+    for (variable, key) in
+        [("REDIS_AUTH", "auth"), ("REDIS_SENTINEL_AUTH", "sentinel"), ("REDIS_PERSECOND_AUTH", "second")]
+    {
+        let name = format!("{variable}_FILE");
+        let source = json!({"secret": {"name": "redis", "items": [{"key": key, "path": name}]}});
+        assert!(sources.as_array().unwrap().contains(&source), "{sources}");
+        let variables = container["env"].as_array().unwrap();
+        assert!(
+            variables.contains(&json!({"name": name, "value": format!("/secrets/redis/{name}")})),
+            "{variables:?}"
+        );
+        assert!(variables.iter().all(|known| known["name"] != variable), "{variables:?}");
     }
 }
 
@@ -335,6 +533,20 @@ fn the_values_table_is_that_of_the_values_file() {
         return fs::write(root().join(page), wanted).unwrap();
     }
     assert!(text == wanted, "{page}: TOLLGATE_WRITE_DOCS=1 cargo test --test all deploy:: rewrites it");
+}
+
+/// The ConfigMap that the hook checks.
+fn checked_rules(objects: &[Value]) -> &str {
+    let volumes = object(objects, "Job")["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
+    let rules = volumes.iter().find(|volume| volume["name"] == "rules").unwrap();
+    rules["configMap"]["name"].as_str().unwrap()
+}
+
+/// `rules.files` with these files, for `--set-json`.
+fn files(rules: &[(&str, &str)]) -> String {
+    let files: serde_json::Map<_, _> =
+        rules.iter().map(|(name, text)| ((*name).to_owned(), (*text).into())).collect();
+    format!("rules.files={}", Value::Object(files))
 }
 
 /// Path, default and description of each value: an object with a description is one value.

@@ -113,11 +113,17 @@ fn a_missing_secret_keeps_the_pod_from_starting() {
     let overlay = format!("resources:\n  - ../../deploy/kubernetes/base\ncomponents:\n{components}");
     fs::write(dir.path().join("kustomization.yaml"), overlay).unwrap();
     let objects = kustomized(dir.path().to_str().unwrap());
-    let container = &object(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let pod = &object(&objects, "Deployment")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
     let variables = container["env"].as_array().unwrap();
-    let auth = json!({"name": "REDIS_AUTH", "valueFrom": {"secretKeyRef": {"name": "tollgate-redis", "key": "auth"}}});
+    let auth = json!({"name": "REDIS_AUTH_FILE", "value": "/secrets/redis/auth"});
     assert!(variables.contains(&auth), "{variables:?}");
     assert!(variables.iter().any(|variable| variable["name"] == "REDIS_URL"), "{variables:?}");
+    let mount = json!({"name": "redis-auth", "mountPath": "/secrets/redis", "readOnly": true});
+    assert!(container["volumeMounts"].as_array().unwrap().contains(&mount), "{container}");
+    let items = json!([{"key": "auth", "path": "auth"}]);
+    let volume = json!({"name": "redis-auth", "secret": {"secretName": "tollgate-redis", "items": items}});
+    assert!(pod["volumes"].as_array().unwrap().contains(&volume), "{pod}");
     for path in files_below("deploy", &["yaml", "tpl"]) {
         assert!(!read(&path).contains("optional: true"), "{path}");
     }

@@ -2,8 +2,9 @@
 # Runs a pod on this machine: a network namespace with Redis on its usual port, and a container with a read-only root
 # and an unprivileged user. Runs the given actions, stops the container as the kubelet does, and prints the results.
 #
-#   pod.sh ROOT USER:GROUP 'PORT/PATH…' 'ACTIONS…' 'COMMAND…' NAME=VALUE…
+#   pod.sh ROOT USER:GROUP PROBES 'ACTIONS…' 'COMMAND…' NAME=VALUE…
 #
+# PROBES are lines: `get PORT/PATH`, or `exec COMMAND…`, which runs in the container.
 # ACTIONS is bash. `$root` is the container's root, where actions write to volumes as the kubelet does.
 set -euo pipefail
 
@@ -15,9 +16,13 @@ fi
 
 root=$1 user=$2 probes=$3 asks=$4 command=$5
 shift 5
+variables=("$@")
 chroot=$(command -v chroot)
 
 ip link set lo up
+# The address of the Pod, at which the kubelet reaches no port of a loopback address.
+pod_address=192.0.2.1
+ip address add "$pod_address/32" dev lo
 redis-server --bind 127.0.0.1 --save '' --dir / >/dev/null &
 until redis-cli ping >/dev/null 2>&1; do sleep 0.05; done
 
@@ -26,18 +31,28 @@ mount --bind "$root" "$root.mounted"
 mount -o remount,bind,ro "$root.mounted"
 mount -t proc proc "$root.mounted/proc"
 # shellcheck disable=SC2086
-env -i "$@" "$chroot" --userspec="$user" "$root.mounted" $command &
+env -i "${variables[@]}" "$chroot" --userspec="$user" "$root.mounted" $command &
 service=$!
 
-# A probe fails without an answer within a second; the kubelet retries.
-for probe in $probes; do
+in_container() { env -i "${variables[@]}" "$chroot" --userspec="$user" "$root.mounted" "$@"; }
+
+# probe KIND WORD…: fails without an answer within a second.
+probe() {
+    case $1 in
+        get) curl --silent --fail --max-time 1 --output /dev/null "http://$pod_address:$2" ;;
+        exec) in_container "${@:2}" </dev/null >/dev/null 2>&1 ;;
+    esac
+}
+
+# The kubelet retries.
+while read -r -a probe; do
     for attempt in {1..100}; do
-        curl --silent --fail --max-time 1 --output /dev/null "http://localhost:$probe" && continue 2
+        probe "${probe[@]}" && continue 2
         sleep 0.1
     done
-    echo "no answer from $probe"
+    echo "not within 10 seconds: ${probe[*]}"
     exit 1
-done
+done <<<"$probes"
 grep -qE "^Uid:[[:space:]]+${user%:*}[[:space:]]" "/proc/$service/status"
 
 # ask_until_refused DOMAIN DESCRIPTOR: sends requests until one is rejected. A late answer on a busy machine is an

@@ -17,7 +17,7 @@ pub(super) struct Pod {
     command: Vec<String>,
     env: Vec<String>,
     volumes: Vec<Volume>,
-    /// Ports and paths of the probes.
+    /// `get PORT/PATH` or `exec COMMAND` of each probe.
     probes: Vec<String>,
     /// The actions of `pod.sh` while it runs.
     asks: String,
@@ -64,7 +64,7 @@ fn the_service_of_compose_runs() {
             Volume { at: mounted_at.to_owned(), files: directory(&root().join("deploy").join(source)) },
             Volume { at: tokens_at.to_owned(), files: vec![(file.to_owned(), token)] },
         ],
-        probes: vec!["8080/healthcheck".to_owned()],
+        probes: vec!["get 8080/healthcheck".to_owned()],
         // As `docker compose exec`.
         asks: format!(
             "ask_until_refused shop client_id=alice; ADMIN_ADDR=:6071 ADMIN_TOKEN_FILE={tokens} \"$chroot\" \"$root.mounted\" \
@@ -122,19 +122,24 @@ fn variable(variable: &Value) -> String {
     format!("{}={value}", variable["name"].as_str().unwrap())
 }
 
-/// `port/path` of each probe, by default that of the Go service.
+/// The probes of a container, by default that of the Go service.
 fn probes(container: &Value) -> Vec<String> {
     let number = |port: &Value| {
         let named = container["ports"].as_array().unwrap().iter().find(|own| &own["name"] == port);
         named.map_or(port, |own| &own["containerPort"]).to_string()
     };
     let probe = |name: &&str| {
-        let get = &container[*name]["httpGet"];
-        Some(format!("{}{}", number(get.get("port")?), get["path"].as_str()?))
+        let probe = &container[*name];
+        if let Some(words) = probe["exec"]["command"].as_array() {
+            let words: Vec<_> = words.iter().map(|word| word.as_str().unwrap()).collect();
+            return Some(format!("exec {}", words.join(" ")));
+        }
+        let get = &probe["httpGet"];
+        Some(format!("get {}{}", number(get.get("port")?), get["path"].as_str()?))
     };
     let found: Vec<_> =
         ["startupProbe", "readinessProbe", "livenessProbe"].iter().filter_map(probe).collect();
-    if found.is_empty() { vec!["8080/healthcheck".to_owned()] } else { found }
+    if found.is_empty() { vec!["get 8080/healthcheck".to_owned()] } else { found }
 }
 
 /// The host names that a pod uses, all on its own address.
@@ -153,7 +158,12 @@ pub(super) fn run(pod: &Pod) -> String {
     fs::write(root.join("etc/hosts"), HOSTS).unwrap();
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/deploy/pod.sh");
     let mut command = Command::new(script);
-    command.arg(&root).arg(image::user()).arg(pod.probes.join(" ")).arg(&pod.asks).arg(pod.command.join(" "));
+    command
+        .arg(&root)
+        .arg(image::user())
+        .arg(pod.probes.join("\n"))
+        .arg(&pod.asks)
+        .arg(pod.command.join(" "));
     output(command.args(&pod.env))
 }
 
