@@ -153,8 +153,9 @@ fn start(
         let work = async || maintenance::run(&maintained, &own_settings, stopping.clone()).await;
         net::restart::task(Boundary::Maintenance, work).await;
     });
-    let hash = app.source.state().hash;
-    let what = format!("version {}, rules {hash:016x}", env!("CARGO_PKG_VERSION"));
+    let state = app.source.state();
+    let rules = state.last_success.map_or("no rules".to_owned(), |_| format!("rules {:016x}", state.hash));
+    let what = format!("version {}, {rules}", env!("CARGO_PKG_VERSION"));
     app.fleet.changes.record(change("started", what, SystemClock.now()));
     let flushing = sinks::start(settings, app).map_err(StartError::system)?;
     let writing = recent::write_logs(settings, app).map_err(StartError::system)?;

@@ -300,7 +300,11 @@ fn rules_are_tried_in_a_dialog() {
     let browser = open(&admin);
     wait_until_live(&browser);
     browser.click("#try-open");
-    browser.type_into("#try-rules", "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: hours}}");
+    let value = "document.getElementById('try-rules').value";
+    let file = serde_json::json!(crate::operations::admin::RULES);
+    browser.wait_for("it begins with the rules in force", &format!("{value} === {file}"), value);
+    let mistake = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: hours}}";
+    browser.run(&format!("{value} = {}", serde_json::json!(mistake)));
     browser.click("#try-confirm");
     let error = "document.getElementById('try-error').textContent";
     browser.wait_for("the mistake has its place", &format!("{error}.includes('rules:3:')"), error);

@@ -87,6 +87,8 @@ const REQUESTS: &[(&str, &str)] = &[
     ),
     ("POST", "/api/v1/try {\"rules\":\"domain: [\"}"),
     ("POST", "/api/v1/try {}"),
+    ("GET", "/api/v1/try?domain=shop"),
+    ("GET", "/api/v1/try?domain=none"),
     ("GET", "/api/v1/domains"),
     (
         "POST",

@@ -193,6 +193,9 @@ routes! {
         "Removes the switches of a domain.",
         takes [DOMAIN, REASON, words("this_replica", FALSE_OR_TRUE, "Remove the switches of this replica alone.")],
         replies api::SwitchesCleared, fails [404, 503];
+    getRulesFile: GET "/api/v1/try", READS, trial::file,
+        "The rules file of a domain, to begin a trial with.",
+        takes [DOMAIN], replies api::RulesFile, fails [404, 503];
     tryRules: POST "/api/v1/try", READS, trial::post,
         "What rules would have made of the last recorded requests of their domains. Nothing changes; it is accepted with \
          `ADMIN_READ_ONLY`, too. Counters begin at 0, and overrides are those in force. One trial runs at a time.",

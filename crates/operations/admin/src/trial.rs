@@ -1,9 +1,10 @@
-//! `POST /api/v1/try`: what rules would have made of the last recorded requests. Nothing changes.
+//! `POST /api/v1/try`: what rules would have made of the last recorded requests. Nothing changes. `GET /api/v1/try` has the
+//! file to begin with.
 //!
 //! The rules are compiled, and the requests replayed, on a thread of their own, one trial at a time, with the rules in force
 //! beside the new ones. A reload waits for its end: there is memory for one set of rules more.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use http::StatusCode;
 
@@ -11,10 +12,13 @@ use super::{
     Api,
     reply::{Call, Problem, Reply},
 };
-use api::{Recorded, Trial, TryRules};
+use api::{Recorded, RulesFile, Trial, TryRules};
+use faults::files;
 use limiter::{Policy, RecentRequests, Recording};
+use overrides::model::MAX_JSON;
 use replay::{Decider, Failed, Log, Replay, Report};
 use rules::{CompileOptions, RuleSet, SourceFile, compile};
+use text::cut;
 
 /// What a trial needs of the service.
 pub struct Trials {
@@ -34,6 +38,29 @@ const MAX_MISTAKES: usize = 20;
 const TRIAL: usize = 6 << 20;
 const TEXT: usize = 32;
 const RULE: usize = 2_000;
+
+/// The rules file of a domain as it is now: the one that has its first rule.
+pub(super) async fn file(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let domain = call.query.needed("domain");
+    let served = api.managed.source.current();
+    let place = served.as_ref().and_then(|served| {
+        let mut rules = served.rules.domain(domain)?.rules().iter();
+        rules.find_map(|(rule, _)| served.attached.recent(rule.id)?.place.clone())
+    });
+    let Some((file, _)) = place else {
+        let message = format!("domain={:?}: no rule in force of this domain is in a file", cut(domain));
+        return Err(Problem::new(StatusCode::NOT_FOUND, message));
+    };
+    let path = file.clone();
+    // A trial takes as much.
+    let read = move || files::read(Path::new(&*path), MAX_JSON as u64);
+    let read = tokio::task::spawn_blocking(read).await.map_err(|_| failed("reading the file panicked"))?;
+    let text = read.map_err(|error| {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{file} cannot be read: {error}"))
+    })?;
+    let rules = String::from_utf8_lossy(&text).into_owned();
+    Reply::json(api, &RulesFile { file: file.to_string(), rules })
+}
 
 pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let TryRules { rules } = call.json()?;

@@ -232,6 +232,8 @@ shapes! {
         report: R, "The report of `tollgate replay --json`, with the rules in force as `--against`.";
     }
 
+    RulesFile { file: String; rules: String, "Its text as it is now, which may be newer than the rules in force."; }
+
     Recorded {
         share_of_keys: f64, "The share of the keys whose requests are recorded, all of them; 1 is all keys.";
         bytes: usize, "Bytes of recorded requests.";

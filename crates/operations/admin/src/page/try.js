@@ -1,7 +1,8 @@
 // The dialog that tries rules on the last recorded requests.
 
-import { send } from "./api.js";
+import { get, send } from "./api.js";
 import { clock, count, printable } from "./format.js";
+import { domains } from "./search.js";
 
 const $ = (id) => document.getElementById(id);
 const dialog = $("try");
@@ -53,7 +54,23 @@ function show(reply) {
   );
 }
 
-$("try-open").addEventListener("click", () => dialog.showModal());
+/** The text that was filled in: it is replaced unless somebody has changed it. */
+let filled = "";
+
+/** Fills in the rules file of the domain that the page shows, else of the first one. */
+async function fill() {
+  const domain = new URLSearchParams(location.search).get("domain") ?? (await domains())[0];
+  if (!domain || $("try-rules").value !== filled) return;
+  const { file, rules } = await get(`api/v1/try?${new URLSearchParams({ domain })}`);
+  $("try-rules").value = filled = rules;
+  $("try-file").textContent = file;
+}
+
+$("try-open").addEventListener("click", () => {
+  dialog.showModal();
+  // Rules of a control plane are in no file.
+  fill().catch(() => {});
+});
 $("try-close").addEventListener("click", () => dialog.close());
 dialog.querySelector("form").addEventListener("submit", async (event) => {
   event.preventDefault();
