@@ -137,6 +137,43 @@ fn settles_wait_for_a_lost_store_and_are_repeated() {
 }
 
 #[test]
+fn settles_whose_replies_come_late_are_counted_once() {
+    let redis = Redis::single();
+    let proxy = Proxy::to(redis.port);
+    let setup = setup().redis(&tcp(&proxy.address())).env("REDIS_TIMEOUT", "50ms");
+    let server = setup.start_healthy();
+    let holder = Holder::of(&server);
+    let values: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+    let held = |value: &String| holder.hold_hits("budget", value, 40).expect(value);
+    let ids: Vec<String> = values.iter().map(held).collect();
+    // Each way takes longer than the timeout: all are executed, and repeated before anybody hears of it.
+    proxy.set(Way::Open(Duration::from_millis(100)));
+    let entries: Vec<[(&str, &str); 1]> = ids.iter().map(|id| [("hold_settle", &**id)]).collect();
+    let entries: Vec<&[(&str, &str)]> = entries.iter().map(|entry| &entry[..]).collect();
+    let mut settles = request("d", &entries);
+    settles.descriptors.iter_mut().for_each(|settle| settle.hits_addend = Some(45));
+    holder.ask(settles);
+    proxy.set(Way::CLEAR);
+    eventually("nothing is queued", || {
+        // A probe closes the breaker.
+        let queued = server.count("tollgate_holds_queued");
+        holds(queued == 0, || format!("{queued} are queued"))
+    });
+    eventually("each counts once", || {
+        let settled = server.count("tollgate_holds_settled_total{rule=\"d.budget\"}");
+        let [overspent, unknown] = ["overspent_hits", "unknown_ids"]
+            .map(|name| server.count(&format!("tollgate_holds_{name}_total")));
+        let seen = (settled, overspent, unknown);
+        holds(seen == (10, 50, 0), || format!("{seen:?}"))
+    });
+    for value in &values {
+        assert_eq!(holder.seen("budget", value), (45, 0));
+    }
+    holder.settle(&ids[0], 45);
+    assert_eq!(server.count("tollgate_holds_unknown_ids_total"), 1, "a second settle finds nothing");
+}
+
+#[test]
 fn what_is_queued_is_sent_at_sigterm() {
     let redis = Redis::single();
     let mut server = setup().redis(&redis.env()).env("REDIS_TIMEOUT", "300ms").start_healthy();

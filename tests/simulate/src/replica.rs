@@ -10,8 +10,8 @@ use std::{
 
 use clock::{Clock as _, Time, timer::Interval};
 use counters::{
-    Applied, Batch, Check, Closed, Closing, ClosingFuture, Count, KeepHolds, Operate, Report, Resets,
-    StoreError, StoreFuture,
+    Applied, Batch, Check, Closing, Count, HoldAccount, KeepHolds, Operate, Report, Resets, StoreError,
+    StoreFuture, SweepFuture,
 };
 use faults::OnStoreFailure;
 use fleet::{
@@ -319,11 +319,11 @@ impl KeepHolds for Watched {
         self.store.slots_of_holds(batch)
     }
 
-    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> ClosingFuture<'a> {
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> StoreFuture<'a> {
         self.store.close_holds(closing, now)
     }
 
-    fn try_close_holds(&self, closing: &Closing, now: Time) -> Option<Vec<Closed>> {
+    fn try_close_holds(&self, closing: &Closing, now: Time) -> Applied {
         self.store.try_close_holds(closing, now)
     }
 
@@ -331,8 +331,8 @@ impl KeepHolds for Watched {
         self.store.open_holds()
     }
 
-    fn sweep_holds(&self, now: Time) -> ClosingFuture<'_> {
-        self.store.sweep_holds(now)
+    fn sweep_holds<'a>(&'a self, account: &'a HoldAccount, now: Time) -> SweepFuture<'a> {
+        self.store.sweep_holds(account, now)
     }
 }
 

@@ -10,7 +10,7 @@ use clock::Time;
 use limit::{Algorithm, Fit, Hits, Rate, Refusal, Share, Verdict, fixed_window};
 
 use crate::finding::{Decider, Finding};
-use crate::holds::{Closed, Held, Hold, HoldId};
+use crate::holds::{Closed, Held, Hold, HoldAccount, HoldId};
 use crate::id::CounterId;
 use crate::lowered::Lowered;
 
@@ -38,8 +38,8 @@ pub struct Batch {
     share: Option<Share>,
     /// Invalidates caches, if the batch gives hits back.
     pub lowered: Option<Lowered>,
-    /// The holds that were found expired, also those of other requests.
-    pub expired: Vec<Closed>,
+    /// Hears of holds that are found expired, also those of other requests.
+    pub hold_account: Option<HoldAccount>,
 }
 
 /// Which checks count when the request is refused. Stores do not change it: a batch that one store failed to count is
@@ -159,6 +159,13 @@ impl Batch {
     /// True if a check is of a limit that holds, also for one that refunds, or that is decided without its store.
     pub fn may_hold(&self) -> bool {
         self.may_hold
+    }
+
+    /// The store has found these holds expired.
+    pub fn expired(&self, closed: &[Closed]) {
+        if let Some(account) = &self.hold_account {
+            account.answered(closed);
+        }
     }
 
     /// True if an open check is of a limit that holds, also for one that refunds.

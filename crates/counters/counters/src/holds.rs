@@ -3,7 +3,15 @@
 //! The limiter chooses the identity before it asks the store. Its text names the slots in which the request holds, so
 //! that every replica can settle it.
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use smallvec::SmallVec;
@@ -152,7 +160,7 @@ pub enum Close {
 }
 
 /// What is to be done with the holds of a request.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct Closing {
     pub id: HoldId,
     pub close: Close,
@@ -160,14 +168,97 @@ pub struct Closing {
     pub currency: Option<Box<str>>,
     /// The slots in which it is still to be done.
     pub slots: SmallVec<[u16; 2]>,
-    /// An earlier attempt failed, and Redis may have executed it.
-    pub is_repeated: bool,
+    /// Of all attempts.
+    pub account: HoldAccount,
 }
 
 impl Closing {
-    pub fn new(id: HoldId, close: Close, currency: Option<Box<str>>) -> Self {
+    pub fn new(
+        id: HoldId,
+        close: Close,
+        currency: Option<Box<str>>,
+        observer: Arc<dyn HoldObserver>,
+    ) -> Self {
         let slots = id.slots.clone();
-        Self { id, close, currency, slots, is_repeated: false }
+        let account = HoldAccount::new(observer, matches!(close, Close::Settle(_)));
+        Self { id, close, currency, slots, account }
+    }
+}
+
+/// Hears what became of holds.
+pub trait HoldObserver: Send + Sync {
+    fn closed(&self, closed: &[Closed]);
+
+    /// A settle has found no hold. `is_unsure`: the store failed in an attempt, which may have settled it nevertheless.
+    fn found_nothing(&self, is_unsure: bool);
+}
+
+/// Tells an observer of closed holds. Whoever reads them from the store tells, so that a late reply counts although its caller
+/// has left. The commands of a closing that are in flight share its account: a settle has found nothing once the last of
+/// their replies has been read, or is lost, and none had a hold.
+#[derive(Clone)]
+pub struct HoldAccount(Arc<Accounted>);
+
+struct Accounted {
+    observer: Arc<dyn HoldObserver>,
+    is_settle: bool,
+    is_answered: AtomicBool,
+    is_unsure: AtomicBool,
+    closed: AtomicUsize,
+    /// Of the closed ones, those that had not expired.
+    found: AtomicUsize,
+}
+
+impl HoldAccount {
+    /// An account of what is found expired.
+    pub fn of_expired(observer: Arc<dyn HoldObserver>) -> Self {
+        Self::new(observer, false)
+    }
+
+    fn new(observer: Arc<dyn HoldObserver>, is_settle: bool) -> Self {
+        Self(Arc::new(Accounted {
+            observer,
+            is_settle,
+            is_answered: AtomicBool::new(false),
+            is_unsure: AtomicBool::new(false),
+            closed: AtomicUsize::new(0),
+            found: AtomicUsize::new(0),
+        }))
+    }
+
+    /// The store has answered, and closed these.
+    pub fn answered(&self, closed: &[Closed]) {
+        let Accounted { observer, is_answered, closed: count, found, .. } = &*self.0;
+        is_answered.store(true, Relaxed);
+        if !closed.is_empty() {
+            count.fetch_add(closed.len(), Relaxed);
+            found.fetch_add(closed.iter().filter(|one| one.how != How::Expired).count(), Relaxed);
+            observer.closed(closed);
+        }
+    }
+
+    /// An attempt failed, and the store may have executed it.
+    pub fn failed(&self) {
+        self.0.is_unsure.store(true, Relaxed);
+    }
+
+    /// The number of holds that were closed.
+    pub fn closed(&self) -> usize {
+        self.0.closed.load(Relaxed)
+    }
+}
+
+impl Drop for Accounted {
+    fn drop(&mut self) {
+        if self.is_settle && *self.is_answered.get_mut() && *self.found.get_mut() == 0 {
+            self.observer.found_nothing(*self.is_unsure.get_mut());
+        }
+    }
+}
+
+impl fmt::Debug for HoldAccount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HoldAccount({})", self.closed())
     }
 }
 
@@ -196,9 +287,56 @@ pub struct OpenHold {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use faults::mutex::lock;
     use proptest::prelude::*;
 
     use super::*;
+
+    /// What was closed, and whether each settle that found nothing was unsure.
+    #[derive(Default)]
+    struct Heard(Mutex<(usize, Vec<bool>)>);
+
+    impl HoldObserver for Heard {
+        fn closed(&self, closed: &[Closed]) {
+            lock(&self.0).0 += closed.len();
+        }
+
+        fn found_nothing(&self, is_unsure: bool) {
+            lock(&self.0).1.push(is_unsure);
+        }
+    }
+
+    #[test]
+    fn a_settle_is_unknown_once_no_reply_to_it_can_come_any_more() {
+        let closed =
+            |how| Closed { rule_id: 1, how, held: 4, before: 0, after: 5, counter: None, full_key: None };
+        let heard = |attempts: &dyn Fn(&HoldAccount, HoldAccount)| {
+            let observer = Arc::<Heard>::default();
+            let id = HoldId { random: 1, slots: SmallVec::new() };
+            let settle = Closing::new(id, Close::Settle(5), None, observer.clone());
+            attempts(&settle.account, settle.account.clone());
+            assert_eq!(lock(&observer.0).1, [], "the closing may be repeated");
+            drop(settle);
+            lock(&observer.0).clone()
+        };
+        let nothing = heard(&|repeat, _| repeat.answered(&[]));
+        assert_eq!(nothing, (0, vec![false]));
+        let late = heard(&|repeat, first| {
+            first.failed();
+            repeat.answered(&[]);
+            first.answered(&[closed(How::Settled)]);
+        });
+        assert_eq!(late, (1, Vec::new()), "the late reply had it");
+        let lost = heard(&|repeat, first| {
+            first.failed();
+            drop(first);
+            repeat.answered(&[closed(How::Expired)]);
+        });
+        assert_eq!(lost, (1, vec![true]), "the lost reply may have had it");
+        assert_eq!(heard(&|_, first| first.failed()), (0, Vec::new()), "it was never answered");
+    }
 
     proptest! {
         #[test]

@@ -25,7 +25,7 @@ use smallvec::{SmallVec, smallvec};
 pub use self::{
     batch::{Batch, Check, Counting, Member, without_taking},
     finding::{Decider, Finding},
-    holds::{Close, Closed, Closing, Held, Hold, HoldId, MostHolds, OpenHold},
+    holds::{Close, Closed, Closing, Held, Hold, HoldAccount, HoldId, HoldObserver, MostHolds, OpenHold},
     id::{CounterId, Parts},
     lowered::{Caches, Lowered},
     outage::{Outage, Outages},
@@ -65,8 +65,9 @@ pub trait KeepHolds: Send + Sync {
     }
 
     /// Settles, ends or cancels the holds of a request, and removes the slots in which it is done. Repeating it changes nothing.
-    fn close_holds<'a>(&'a self, _closing: &'a mut Closing, _now: Time) -> ClosingFuture<'a> {
-        Box::pin(std::future::ready((Vec::new(), Ok(()))))
+    /// Its account hears what it has closed, also after the future has failed.
+    fn close_holds<'a>(&'a self, _closing: &'a mut Closing, _now: Time) -> StoreFuture<'a> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// The requests, or in memory the holds, that are open where this replica has held; in Redis by the last sweep.
@@ -75,13 +76,13 @@ pub trait KeepHolds: Send + Sync {
     }
 
     /// Closes at once, if the store does not have to be waited for.
-    fn try_close_holds(&self, _closing: &Closing, _now: Time) -> Option<Vec<Closed>> {
-        None
+    fn try_close_holds(&self, _closing: &Closing, _now: Time) -> Applied {
+        Applied::Wait
     }
 
     /// Charges some of the holds that have expired. Called about once a second.
-    fn sweep_holds(&self, _now: Time) -> ClosingFuture<'_> {
-        Box::pin(std::future::ready((Vec::new(), Ok(()))))
+    fn sweep_holds<'a>(&'a self, _account: &'a HoldAccount, _now: Time) -> SweepFuture<'a> {
+        Box::pin(std::future::ready(()))
     }
 
     /// The open holds of a batch's checks, at most `most` of each: those that expire first.
@@ -164,8 +165,7 @@ pub enum Applied {
 /// Completes when the verdicts of a batch are set.
 pub type StoreFuture<'a> = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send + 'a>>;
 
-/// The holds that were closed, also if some slots failed.
-pub type ClosingFuture<'a> = Pin<Box<dyn Future<Output = (Vec<Closed>, Result<(), StoreError>)> + Send + 'a>>;
+pub type SweepFuture<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 pub type ListingFuture<'a> = Pin<Box<dyn Future<Output = Result<Vec<OpenHold>, StoreError>> + Send + 'a>>;
 

@@ -29,8 +29,8 @@ use tokio::sync::Notify;
 
 use clock::Time;
 use counters::{
-    Applied, Batch, Check, Closing, ClosingFuture, Count, KeepHolds, ListingFuture, Operate, Report, Resets,
-    StoreFuture,
+    Applied, Batch, Check, Closing, Count, HoldAccount, KeepHolds, ListingFuture, Operate, Report, Resets,
+    StoreFuture, SweepFuture,
 };
 use faults::panics::{self, Boundary, Panicked, caught};
 use limit::lease::Snapshot;
@@ -103,7 +103,7 @@ impl KeepHolds for LeasedStore {
         self.0.redis.slots_of_holds(batch)
     }
 
-    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> ClosingFuture<'a> {
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> StoreFuture<'a> {
         self.0.redis.close_holds(closing, now)
     }
 
@@ -111,8 +111,8 @@ impl KeepHolds for LeasedStore {
         self.0.redis.open_holds()
     }
 
-    fn sweep_holds(&self, now: Time) -> ClosingFuture<'_> {
-        self.0.redis.sweep_holds(now)
+    fn sweep_holds<'a>(&'a self, account: &'a HoldAccount, now: Time) -> SweepFuture<'a> {
+        self.0.redis.sweep_holds(account, now)
     }
 
     fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, now: Time) -> ListingFuture<'a> {

@@ -51,11 +51,12 @@ impl MemoryStore {
     /// limit refuses takes nothing of a budget. What has expired is charged before it is refunded.
     pub(super) fn count_and_hold(&self, batch: &mut Batch, now: Time) {
         let parts = Self::parts(batch, now);
+        let mut all_expired = Vec::new();
         let mut ledger = lock(&self.holds.0);
         let refunded = batch.refunded_budgets().into_iter().map(|index| {
             let key = batch.check(index).id;
             let expired = ledger.sweep_counter(key, now);
-            batch.expired.extend(self.charge_all(expired, now));
+            all_expired.extend(self.charge_all(expired, now));
             (index, ledger.held(key))
         });
         let refunded: SmallVec<[(usize, u64); 1]> = refunded.collect();
@@ -64,7 +65,7 @@ impl MemoryStore {
         let mut is_refused = batch.is_known_refused();
         if batch.counting == Counting::StopWhenOver && !is_refused {
             let (seen, expired) = ledger.look(&parts, now, spent, charge);
-            batch.expired.extend(closed(expired));
+            all_expired.extend(closed(expired));
             set_seen(batch, seen, |batch, index, held| batch.looked(index, held, now));
             is_refused = batch.is_refused(|_, check| check.held().is_some_and(|held| !held.fits));
         }
@@ -77,7 +78,8 @@ impl MemoryStore {
         };
         drop(ledger);
         set_seen(batch, seen, |batch, index, held| batch.held(index, held, now));
-        batch.expired.extend(closed(expired));
+        all_expired.extend(closed(expired));
+        batch.expired(&all_expired);
         batch.decide_read();
         for (index, held) in refunded {
             batch.hold_beside(index, held);
@@ -124,9 +126,9 @@ impl MemoryStore {
         parts.collect()
     }
 
-    pub(super) fn close(&self, closing: &Closing, now: Time) -> Vec<Closed> {
+    pub(super) fn close(&self, closing: &Closing, now: Time) {
         if !matches!(&closing.id.slots[..], [] | [0]) {
-            return Vec::new();
+            return closing.account.answered(&[]);
         }
         let id = LedgerId(closing.id.random);
         let is_meant =
@@ -138,7 +140,9 @@ impl MemoryStore {
             Close::Cancel => ledger.cancel(id, now),
         };
         // Under the lock: a request that finds the room sees the charge.
-        self.charge_all(charges, now)
+        let closed = self.charge_all(charges, now);
+        drop(ledger);
+        closing.account.answered(&closed);
     }
 
     pub(super) fn list(&self, batch: &Batch, most: usize) -> Vec<OpenHold> {
@@ -155,18 +159,18 @@ impl MemoryStore {
     }
 
     /// Charges expired holds, about once a second. Requests are let in between.
-    pub(super) fn expire_holds(&self, now: Time) -> Vec<Closed> {
-        let mut closed = Vec::new();
+    pub(super) fn expire_holds(&self, now: Time, tell: impl Fn(&[Closed])) {
         for _ in 0..SWEPT_IN_ALL / SWEPT {
             let mut ledger = lock(&self.holds.0);
             let expired = ledger.sweep(now, SWEPT);
             let is_last = expired.is_empty();
-            closed.extend(self.charge_all(expired, now));
+            let closed = self.charge_all(expired, now);
+            drop(ledger);
+            tell(&closed);
             if is_last {
                 break;
             }
         }
-        closed
     }
 
     pub(super) fn forget_holds(&self, key: CounterId) {

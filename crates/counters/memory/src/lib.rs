@@ -38,8 +38,8 @@ use smallvec::SmallVec;
 
 use clock::Time;
 use counters::{
-    Applied, Batch, Check, Closed, Closing, ClosingFuture, Count, CounterId, Counting, KeepHolds,
-    ListingFuture, Member, MostHolds, Operate, Report, StoreFuture,
+    Applied, Batch, Check, Closing, Count, CounterId, Counting, HoldAccount, KeepHolds, ListingFuture,
+    Member, MostHolds, Operate, Report, StoreFuture, SweepFuture,
     table::{Kept, Locked, Mark, Table, Used},
     without_taking,
 };
@@ -74,7 +74,7 @@ impl MemoryStore {
     }
 
     pub fn sweep(&self, now: Time) {
-        self.expire_holds(now);
+        self.expire_holds(now, |_| ());
     }
 
     /// Counts every open check of a request and sets its verdict.
@@ -133,7 +133,7 @@ impl MemoryStore {
                 self.forget_holds(key);
             }
         }
-        batch.expired.extend(expired);
+        batch.expired(&expired);
     }
 
     /// Reads every counter and then counts, atomically.
@@ -310,20 +310,23 @@ impl Count for MemoryStore {
 }
 
 impl KeepHolds for MemoryStore {
-    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> ClosingFuture<'a> {
-        Box::pin(ready((self.close(closing, now), Ok(()))))
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, now: Time) -> StoreFuture<'a> {
+        self.close(closing, now);
+        Box::pin(ready(Ok(())))
     }
 
-    fn try_close_holds(&self, closing: &Closing, now: Time) -> Option<Vec<Closed>> {
-        Some(self.close(closing, now))
+    fn try_close_holds(&self, closing: &Closing, now: Time) -> Applied {
+        self.close(closing, now);
+        Applied::Done
     }
 
     fn open_holds(&self) -> u64 {
         self.holds.open()
     }
 
-    fn sweep_holds(&self, now: Time) -> ClosingFuture<'_> {
-        Box::pin(ready((self.expire_holds(now), Ok(()))))
+    fn sweep_holds<'a>(&'a self, account: &'a HoldAccount, now: Time) -> SweepFuture<'a> {
+        self.expire_holds(now, |closed| account.answered(closed));
+        Box::pin(ready(()))
     }
 
     fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {

@@ -26,7 +26,7 @@ use super::{
     topology::slots::{self, SLOTS},
 };
 use clock::Time;
-use counters::{Batch, Check, Closed, Closing, Counting, Held, HoldId, OpenHold, StoreError};
+use counters::{Batch, Check, Closing, Counting, Held, HoldAccount, HoldId, OpenHold, StoreError};
 use faults::mutex::lock;
 use limit::Algorithm;
 use metrics::FailureReason;
@@ -174,9 +174,8 @@ impl RedisStore {
         let mut refunded: SmallVec<[(usize, u64); 1]> = SmallVec::new();
         for index in batch.refunded_budgets() {
             let call = self.counter_call(batch, batch.check(index), false);
-            let (expired, result) = self.run_call(&call, usize::MAX, batch.until).await;
-            batch.expired.extend(expired);
-            refunded.push((index, result?.open));
+            let left = self.run_call(&call, batch.hold_account.as_ref(), usize::MAX, batch.until).await?;
+            refunded.push((index, left.open));
         }
         self.count_then_hold(batch, now).await?;
         batch.decide_read();
@@ -283,8 +282,9 @@ impl RedisStore {
             });
         }
         let (connection, asking) = connected?;
-        let reply =
-            connection.submit(checks.len(), until.into(), None, |pipeline| pipeline.hold(call, asking))?;
+        let reply = connection.submit(checks.len(), until.into(), None, |pipeline| {
+            pipeline.hold(call, batch.hold_account.clone(), asking);
+        })?;
         Ok((reply, connection))
     }
 
@@ -303,9 +303,8 @@ impl RedisStore {
                 let (reply, connection) = &mut submitted;
                 let result = reply.wait().await?.into_iter().next();
                 match result {
-                    Some(CheckResult::Holds(Holding { held, expired, is_swept })) => {
+                    Some(CheckResult::Holds(Holding { held, is_swept })) => {
                         self.used_slots.used(one.slot);
-                        batch.expired.extend(expired);
                         if !is_swept {
                             submitted = self.submit_hold(batch, one, now, step, None)?;
                             continue;
@@ -340,9 +339,9 @@ impl RedisStore {
 
     /// Closes in each slot. A slot leaves once it has confirmed that: what of a closing is still to be done is known also
     /// if nobody waits any more.
-    pub(super) async fn close(&self, closing: &mut Closing) -> (Vec<Closed>, Result<(), StoreError>) {
+    pub(super) async fn close(&self, closing: &mut Closing) -> Result<(), StoreError> {
         let id = closing.id.to_string();
-        let (mut closed, mut result) = (Vec::new(), Ok(()));
+        let mut result = Ok(());
         closing.slots.retain(|slot| self.main.slots_of_holds().contains(slot));
         // All are sent before the first reply.
         let submitted: SmallVec<[_; 2]> = closing
@@ -350,25 +349,24 @@ impl RedisStore {
             .iter()
             .map(|slot| {
                 let base = self.main.names.base_of_holds(*slot);
-                let call = CloseCall::new(base, self.most_holds, &id, closing);
-                (*slot, self.submit_call(call.clone(), None, None), call)
+                let (close, currency) = (closing.close, closing.currency.clone());
+                let call = CloseCall::of_request(base, self.most_holds, &id, close, currency);
+                (*slot, self.submit_call(call.clone(), Some(&closing.account), None, None), call)
             })
             .collect();
         for (slot, submitted, call) in submitted {
-            match self.receive_closed(submitted, &call, None).await {
-                Ok((_, mut of_slot)) => {
-                    closing.slots.retain(|left| *left != slot);
-                    closed.append(&mut of_slot);
-                }
+            match self.receive_closed(submitted, &call, Some(&closing.account), None).await {
+                Ok(_) => closing.slots.retain(|left| *left != slot),
                 Err(error) => result = Err(error),
             }
         }
-        (closed, result)
+        result
     }
 
     fn submit_call(
         &self,
         call: CloseCall,
+        account: Option<&HoldAccount>,
         until: Option<Instant>,
         to: Option<(Arc<Connection>, bool)>,
     ) -> Result<Submitted, StoreError> {
@@ -376,7 +374,8 @@ impl RedisStore {
             Some(to) => to,
             None => (self.main.connection(call.key())?, false),
         };
-        let reply = connection.submit(1, until.into(), None, |pipeline| pipeline.close(call, asking))?;
+        let reply = connection
+            .submit(1, until.into(), None, |pipeline| pipeline.close(call, account.cloned(), asking))?;
         Ok((reply, connection))
     }
 
@@ -385,17 +384,18 @@ impl RedisStore {
         &self,
         submitted: Result<Submitted, StoreError>,
         call: &CloseCall,
+        account: Option<&HoldAccount>,
         mut until: Option<Instant>,
-    ) -> Result<(Left, Vec<Closed>), StoreError> {
+    ) -> Result<Left, StoreError> {
         let mut submitted = submitted?;
         for _ in 0..MAX_REDIRECTS {
             let (reply, connection) = &mut submitted;
             match reply.wait().await?.into_iter().next() {
-                Some(CheckResult::Closed(left, closed)) => return Ok((left, closed)),
+                Some(CheckResult::Closed(left)) => return Ok(left),
                 Some(CheckResult::Redirected(error)) => {
                     until = Some(self.deadline(until));
                     let to = self.redirection(&error, connection);
-                    submitted = self.submit_call(call.clone(), until, to)?;
+                    submitted = self.submit_call(call.clone(), account, until, to)?;
                 }
                 other => return Err(failed(other)),
             }
@@ -408,49 +408,35 @@ impl RedisStore {
     async fn run_call(
         &self,
         call: &CloseCall,
+        account: Option<&HoldAccount>,
         most: usize,
         until: Option<Instant>,
-    ) -> (Vec<Closed>, Result<Left, StoreError>) {
-        let (mut closed, mut last) = (Vec::new(), Left::default());
+    ) -> Result<Left, StoreError> {
+        let mut left = Left::default();
         for _ in 0..most {
-            match self.receive_closed(self.submit_call(call.clone(), until, None), call, until).await {
-                Ok((left, mut swept)) => {
-                    closed.append(&mut swept);
-                    last = left;
-                    if left.due == 0 {
-                        break;
-                    }
-                }
-                Err(error) => return (closed, Err(error)),
+            let submitted = self.submit_call(call.clone(), account, until, None);
+            left = self.receive_closed(submitted, call, account, until).await?;
+            if left.due == 0 {
+                break;
             }
         }
-        (closed, Ok(last))
+        Ok(left)
     }
 
     /// Charges holds that have expired, in some of the slots. A server that does not answer delays only its own.
-    pub(super) async fn sweep_expired(&self) -> (Vec<Closed>, Result<(), StoreError>) {
+    pub(super) async fn sweep_expired(&self, account: &HoldAccount) {
         let swept = self.used_slots.next().into_iter().map(async |slot| {
             let call = CloseCall::expired(self.main.names.base_of_holds(slot), self.most_holds);
-            let (closed, result) = self.run_call(&call, MAX_SWEEPS, None).await;
-            self.used_slots.swept(slot, result.as_ref().ok().map(|left| left.open));
-            (closed, result)
+            let left = self.run_call(&call, Some(account), MAX_SWEEPS, None).await;
+            self.used_slots.swept(slot, left.ok().map(|left| left.open));
         });
-        let (mut closed, mut result) = (Vec::new(), Ok(()));
-        for (mut of_slot, swept) in join_all(swept).await {
-            closed.append(&mut of_slot);
-            result = result.and(swept.map(drop));
-        }
-        (closed, result)
+        join_all(swept).await;
     }
 
     /// Resets what is spent, and keeps what is held: it is charged when it ends. Frees the places of requests under way.
-    pub(super) async fn reset_holding(
-        &self,
-        batch: &Batch,
-        check: &Check,
-    ) -> (Vec<Closed>, Result<(), StoreError>) {
-        let (closed, result) = self.run_call(&self.counter_call(batch, check, true), usize::MAX, None).await;
-        (closed, result.map(drop))
+    pub(super) async fn reset_holding(&self, batch: &Batch, check: &Check) -> Result<(), StoreError> {
+        let call = self.counter_call(batch, check, true);
+        self.run_call(&call, batch.hold_account.as_ref(), usize::MAX, None).await.map(drop)
     }
 
     /// Charges what has expired of a check's counter, and resets it then if that is meant.

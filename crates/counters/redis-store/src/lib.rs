@@ -40,8 +40,8 @@ use crate::settings::{Redis, RedisPool};
 use clock::Time;
 pub use command_pool::CommandPool;
 use counters::{
-    Batch, Closing, ClosingFuture, Count, Counting, KeepHolds, ListingFuture, MostHolds, Operate, Report,
-    StoreFuture,
+    Batch, Closing, Count, Counting, HoldAccount, KeepHolds, ListingFuture, MostHolds, Operate, Report,
+    StoreFuture, SweepFuture,
 };
 use holds::UsedSlots;
 pub use lease::{LeaseReply, Leased};
@@ -132,7 +132,7 @@ impl KeepHolds for RedisStore {
         self.slots_of(batch)
     }
 
-    fn close_holds<'a>(&'a self, closing: &'a mut Closing, _now: Time) -> ClosingFuture<'a> {
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, _now: Time) -> StoreFuture<'a> {
         Box::pin(self.close(closing))
     }
 
@@ -140,8 +140,8 @@ impl KeepHolds for RedisStore {
         self.used_slots.open()
     }
 
-    fn sweep_holds(&self, _now: Time) -> ClosingFuture<'_> {
-        Box::pin(self.sweep_expired())
+    fn sweep_holds<'a>(&'a self, account: &'a HoldAccount, _now: Time) -> SweepFuture<'a> {
+        Box::pin(self.sweep_expired(account))
     }
 
     fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
@@ -158,21 +158,14 @@ impl Operate for RedisStore {
 
     fn reset<'a>(&'a self, batch: &'a mut Batch, _now: Time) -> StoreFuture<'a> {
         Box::pin(async move {
-            let (mut expired, mut result) = (Vec::new(), Ok(()));
             for check in batch.checks() {
                 if check.hold.is_none() {
-                    result = self.pool(check).delete(batch, check).await;
+                    self.pool(check).delete(batch, check).await?;
                 } else {
-                    let (mut closed, reset) = self.reset_holding(batch, check).await;
-                    expired.append(&mut closed);
-                    result = reset;
-                }
-                if result.is_err() {
-                    break;
+                    self.reset_holding(batch, check).await?;
                 }
             }
-            batch.expired = expired;
-            result
+            Ok(())
         })
     }
 

@@ -361,7 +361,7 @@ async fn receive_verdicts(batch: &mut Batch, sent: &mut Sent) -> Vec<Redirected>
                 CheckResult::Counted(counted) => {
                     batch.found(index, counted.verdict(batch.check(index), sent.mode.now));
                 }
-                CheckResult::Leased(..) | CheckResult::Holds(..) | CheckResult::Closed(..) => {
+                CheckResult::Leased(..) | CheckResult::Holds(_) | CheckResult::Closed(_) => {
                     unreachable!("a check that only counts")
                 }
                 CheckResult::Redirected(error) => {

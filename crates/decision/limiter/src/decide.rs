@@ -23,7 +23,7 @@ use super::{
     waiting::{Concluded, Waiting},
 };
 use clock::Time;
-use counters::{Applied, Batch, Caches, Check, CounterId, Counting, Decider, Lowered, Resets, StoreError};
+use counters::{Applied, Batch, Check, Counting, Decider, Lowered, StoreError};
 use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
 use metrics::ResponseCode;
@@ -136,7 +136,7 @@ impl Limiter {
         wait: impl FnOnce(Pending) -> Decided,
     ) -> Result<Decided, RequestError> {
         self.policy.bounds.check(request)?;
-        let closings = Closings::of(request, &self.holds, &self.stats);
+        let closings = Closings::of(request, &self.holds.queue, &self.stats);
         let closes = closings.is_some();
         if closes && request.descriptors.iter().all(holds::closes) {
             return Ok(self.only_close(request, closings, now, wait));
@@ -156,7 +156,8 @@ impl Limiter {
         let changes = (&*self.overrides, &self.policy);
         let matches = Matches::of(request, domain, changes, planned.batch.keys(), now);
         let matches = matches.inspect_err(|_| count_error(served, domain))?;
-        let context = plan::Context { stats: &self.stats, closes, names: self.names };
+        let hold_account = Some(&self.holds.account);
+        let context = plan::Context { stats: &self.stats, closes, names: self.names, hold_account };
         plan::plan(request, &matches, scope, &mut planned, &context);
         plan::count_hits(&planned.plan, scope);
         let Some(domain) = domain else {
@@ -373,31 +374,18 @@ impl Limiter {
     }
 
     /// Invalidates caches once this batch has given hits back; `None` if it cannot, or nobody caches.
-    pub(super) fn lowered_by(self: &Arc<Self>, batch: &Batch) -> Option<Lowered> {
-        if self.over_limit.is_none() && self.untold.is_none() {
+    pub(super) fn lowered_by(&self, batch: &Batch) -> Option<Lowered> {
+        if !self.effects.are_cached() {
             return None;
         }
         let refunds = || batch.checks().iter().filter(|check| check.gives_back());
         // Stores that cannot check the limits of a list in one step give hits back too.
         let may_give_back = refunds().next().is_some() || batch.has_groups() && self.names;
         may_give_back.then(|| {
-            let lowered = Lowered::new(self.clone());
+            let lowered = Lowered::new(self.effects.clone());
             refunds().for_each(|check| lowered.add(check.id, batch.full_key(check)));
             lowered
         })
-    }
-
-    /// Drops cached refusals here and in other replicas, after a refund: of all counters if `counter` is unknown.
-    pub(super) fn forget_over(&self, counter: Option<CounterId>, full_key: Option<&str>) {
-        if let Some(cache) = &self.over_limit {
-            match counter {
-                Some(counter) => cache.refunded(counter, self.now()),
-                None => cache.forget(&Resets::Unknown, self.now()),
-            }
-        }
-        if let Some(untold) = &self.untold {
-            untold.add(full_key);
-        }
     }
 
     /// Decides the checks whose counters are known to be over the limit. The limits of one rule are checked together or not
@@ -434,12 +422,6 @@ impl Limiter {
             }
         }
         cache.count(lookups);
-    }
-}
-
-impl Caches for Limiter {
-    fn lowered(&self, counter: CounterId, full_key: &str) {
-        self.forget_over(Some(counter), Some(full_key));
     }
 }
 

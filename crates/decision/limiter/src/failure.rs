@@ -133,9 +133,7 @@ impl Limiter {
     pub fn maintain(&self, now: Time) {
         if let Some(local) = self.local.get() {
             local.maintain(now);
-            if let Some((closed, _)) = local.sweep_holds(now).now_or_never() {
-                self.count_all(&closed);
-            }
+            let _ = local.sweep_holds(&self.holds.account, now).now_or_never();
         }
     }
 

@@ -22,12 +22,13 @@ pub use token::HoldToken;
 use super::{
     Limiter,
     answer::{Answer, Code},
+    effects::Effects,
     request::{Descriptor, Request},
 };
 use clock::{Time, timer::Timer};
-use counters::{Batch, Close, Closed, Closing, Hold, HoldId, KeepHolds as _, StoreError};
-use limit::{Hits, Kind, Limit, MAX_LIMIT, holds::How};
-use metrics::{FailureReason, HoldBound, HoldEnd, Stats};
+use counters::{Applied, Batch, Close, Closing, Hold, HoldAccount, HoldId, KeepHolds as _, StoreError};
+use limit::{Hits, Kind, Limit, MAX_LIMIT};
+use metrics::{FailureReason, HoldBound, Stats};
 use rules::Value;
 
 const SETTLE: &str = "hold_settle";
@@ -51,11 +52,14 @@ pub type Chance = Arc<dyn Fn() -> u128 + Send + Sync>;
 pub(super) struct Holds {
     pub(super) chance: Chance,
     pub(super) queue: Arc<Queue>,
+    /// Of holds that are found expired.
+    pub(super) account: HoldAccount,
 }
 
 impl Holds {
-    pub(super) fn new(chance: Chance, max: usize, stats: Arc<Stats>) -> Self {
-        Self { chance, queue: Arc::new(Queue::new(max, stats)) }
+    pub(super) fn new(chance: Chance, max: usize, effects: &Arc<Effects>) -> Self {
+        let queue = Arc::new(Queue::new(max, effects.clone()));
+        Self { chance, queue, account: HoldAccount::of_expired(effects.clone()) }
     }
 }
 
@@ -78,19 +82,19 @@ pub(super) struct Closings {
 
 impl Closings {
     /// What the descriptors of a request settle, then what they end. Malformed identities are counted.
-    pub(super) fn of(request: &Request<'_>, holds: &Holds, stats: &Stats) -> Option<Self> {
+    pub(super) fn of(request: &Request<'_>, queue: &Arc<Queue>, stats: &Stats) -> Option<Self> {
         if !request.descriptors.iter().any(closes) {
             return None;
         }
         let mut all: SmallVec<[Closing; 3]> = SmallVec::new();
         for descriptor in request.descriptors.iter().filter(|descriptor| closes(descriptor)) {
-            match closing(descriptor) {
+            match closing(descriptor, queue) {
                 Some(closing) => all.push(closing),
                 None => stats.holds().unknown_ids.increment(),
             }
         }
         all.sort_by_key(|closing| closing.close == Close::End);
-        Some(Self { all, queue: holds.queue.clone() })
+        Some(Self { all, queue: queue.clone() })
     }
 }
 
@@ -107,16 +111,16 @@ pub(super) fn closes(descriptor: &Descriptor<'_>) -> bool {
     descriptor.entries.iter().any(|entry| entry.key == SETTLE || entry.key == END)
 }
 
-fn closing(descriptor: &Descriptor<'_>) -> Option<Closing> {
+fn closing(descriptor: &Descriptor<'_>, queue: &Queue) -> Option<Closing> {
     let value = |key| descriptor.entries.iter().find(|entry| entry.key == key).map(|entry| entry.value);
     let id = HoldId::from_str(value(SETTLE).or_else(|| value(END))?).ok()?;
     let cost = descriptor.hits_addend.filter(|_| !descriptor.is_negative_hits);
     Some(match (value(SETTLE), cost) {
         (Some(_), cost) => {
             let close = cost.map_or(Close::End, |cost| Close::Settle(cost.min(MAX_LIMIT)));
-            Closing::new(id, close, value(CURRENCY).map(Box::from))
+            queue.closing(id, close, value(CURRENCY).map(Box::from))
         }
-        (None, _) => Closing::new(id, Close::End, None),
+        (None, _) => queue.closing(id, Close::End, None),
     })
 }
 
@@ -177,7 +181,7 @@ impl Limiter {
 
     /// Puts the identity into the answer of a request that passes and holds. What a refused request holds is cancelled.
     pub(super) fn give_hold(&self, answer: &mut Answer, token: Option<Box<HoldToken>>, batch: &Batch) {
-        self.count_held(batch);
+        self.count_refused(batch);
         let Some(token) = token else { return };
         if !any_held(batch) {
             token.delivered();
@@ -191,23 +195,14 @@ impl Limiter {
     }
 
     fn cancel(&self, token: HoldToken) {
-        let (closing, now) = (token.cancelling(), self.now());
-        let closed = if token.id().slots.is_empty() {
-            Some(self.close_here(&closing, now))
-        } else {
-            self.store.try_close_holds(&closing, now)
-        };
-        if let Some(closed) = closed {
-            self.count_closed(&closed, &closing);
+        let closing = self.holds.queue.closing(token.id().clone(), Close::Cancel, None);
+        if self.try_close_one(&closing, self.now()) == Applied::Done {
             token.delivered();
         }
     }
 
-    /// Counts what the store found expired while it held.
-    pub(super) fn count_held(&self, batch: &Batch) {
-        if !batch.expired.is_empty() {
-            self.count_all(&batch.expired);
-        }
+    /// Counts the checks for which the store had too many holds.
+    fn count_refused(&self, batch: &Batch) {
         let stats = self.stats.holds();
         for check in batch.checks() {
             if check.held().is_some_and(|held| held.is_full) {
@@ -271,17 +266,9 @@ impl Limiter {
     /// The same at once, if the store does not have to be waited for.
     pub(super) fn try_close(&self, mut closings: Closings) -> Option<Closings> {
         let now = self.now();
-        let is_closed = |closing: &mut Closing| {
-            let closed = if closing.id.slots.is_empty() {
-                Some(self.close_here(closing, now))
-            } else {
-                self.store.try_close_holds(closing, now)
-            };
-            closed.inspect(|closed| self.count_closed(closed, closing)).is_some()
-        };
         // In their order: nothing after one that waits.
-        while let Some(first) = closings.all.first_mut() {
-            if !is_closed(first) {
+        while let Some(first) = closings.all.first() {
+            if self.try_close_one(first, now) == Applied::Wait {
                 return Some(closings);
             }
             closings.all.remove(0);
@@ -289,54 +276,23 @@ impl Limiter {
         None
     }
 
+    fn try_close_one(&self, closing: &Closing, now: Time) -> Applied {
+        if !closing.id.slots.is_empty() {
+            return self.store.try_close_holds(closing, now);
+        }
+        // Holds of this process alone, while the store failed.
+        if let Some(local) = self.local.get() {
+            return local.try_close_holds(closing, now);
+        }
+        closing.account.answered(&[]);
+        Applied::Done
+    }
+
     async fn close_one(&self, closing: &mut Closing, now: Time) -> Result<(), StoreError> {
-        if closing.id.slots.is_empty() {
-            self.count_closed(&self.close_here(closing, now), closing);
+        if self.try_close_one(closing, now) == Applied::Done {
             return Ok(());
         }
-        let (closed, result) = self.store.close_holds(closing, now).await;
-        if result.is_ok() || !closed.is_empty() {
-            self.count_closed(&closed, closing);
-        }
-        closing.is_repeated |= result.is_err();
-        result
-    }
-
-    /// Holds of this process alone, while the store failed.
-    fn close_here(&self, closing: &Closing, now: Time) -> Vec<Closed> {
-        self.local.get().and_then(|local| local.try_close_holds(closing, now)).unwrap_or_default()
-    }
-
-    fn count_closed(&self, closed: &[Closed], closing: &Closing) {
-        let stats = self.stats.holds();
-        if matches!(closing.close, Close::Settle(_)) && !closed.iter().any(|one| one.how != How::Expired) {
-            stats.unknown_ids.increment();
-            if closing.is_repeated {
-                // An attempt whose reply was lost may have settled it, and only that reply names the counter.
-                self.forget_over(None, None);
-            }
-        }
-        self.count_all(closed);
-    }
-
-    pub(super) fn count_all(&self, closed: &[Closed]) {
-        let stats = self.stats.holds();
-        for one in closed {
-            let rule = stats.rule(one.rule_id);
-            match one.how {
-                How::Settled => rule.settled.increment(),
-                How::SettledLate => stats.late.increment(),
-                How::Ended => rule.ended(HoldEnd::Ended).increment(),
-                How::Cancelled => rule.ended(HoldEnd::Unanswered).increment(),
-                How::Expired => rule.ended(HoldEnd::Expired).increment(),
-            }
-            // What was held, or charged before, was not free for others.
-            let covered = if one.how == How::SettledLate { one.before } else { one.held };
-            stats.overspent_hits.add(one.after.saturating_sub(covered));
-            if one.after < one.before {
-                self.forget_over(one.counter, one.full_key.as_deref());
-            }
-        }
+        self.store.close_holds(closing, now).await.inspect_err(|_| closing.account.failed())
     }
 
     /// Repeats what the store did not take, and sweeps what has expired, for as long as the service runs.
@@ -375,8 +331,7 @@ impl Limiter {
         loop {
             timer.sleep(SWEEP).await;
             let now = self.now();
-            let (closed, _) = self.store.sweep_holds(now).await;
-            self.count_all(&closed);
+            self.store.sweep_holds(&self.holds.account, now).await;
         }
     }
 

@@ -11,6 +11,7 @@ mod conclude;
 mod counter_key;
 mod decide;
 mod decision_trace;
+mod effects;
 mod failure;
 mod holds;
 mod look;
@@ -42,6 +43,7 @@ use clock::{Clock, Time};
 use counters::{MostHolds, Store};
 pub use decide::Decided;
 pub use decision_trace::{DecisionTrace, Wait};
+use effects::Effects;
 use faults::{OnStoreFailure, log_throttle::LogThrottle};
 use holds::Holds;
 pub use holds::{CLOSING_KEYS, Chance, HoldToken, system_chance};
@@ -178,8 +180,7 @@ pub struct Limiter {
     /// The store needs the names of counters.
     names: bool,
     over_limit: Option<Arc<OverLimitCache>>,
-    /// What other replicas must hear of, if they share the store.
-    untold: Option<Arc<Untold>>,
+    effects: Arc<Effects>,
     overrides: Arc<Index>,
     stats: Arc<Stats>,
     clock: Arc<dyn Clock>,
@@ -208,14 +209,15 @@ impl Limiter {
         stats: Arc<Stats>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let holds = Holds::new(system_chance(), MAX_QUEUED_HOLDS, stats.clone());
+        let effects = Arc::new(Effects::new(stats.clone(), over_limit.clone(), clock.clone()));
+        let holds = Holds::new(system_chance(), MAX_QUEUED_HOLDS, &effects);
         Self {
             policy,
             source,
             names: store.needs_names(),
             store,
             over_limit,
-            untold: None,
+            effects,
             holds,
             owed: Owed::default(),
             overrides: Arc::default(),
@@ -239,7 +241,8 @@ impl Limiter {
 
     /// The same limiter, for replicas that share a store.
     pub fn telling(self, untold: Arc<Untold>) -> Self {
-        Self { untold: Some(untold), ..self }
+        self.effects.tell(untold);
+        self
     }
 
     /// The same limiter, which shows its requests and decisions to an observer.
@@ -249,7 +252,7 @@ impl Limiter {
 
     /// The same limiter, which chooses the identities of holds so and queues at most as many settles and ends.
     pub fn with_holds(self, chance: Chance, max_queued: usize) -> Self {
-        Self { holds: Holds::new(chance, max_queued, self.stats.clone()), ..self }
+        Self { holds: Holds::new(chance, max_queued, &self.effects), ..self }
     }
 
     pub fn with_overrides(self, overrides: Arc<Index>) -> Self {

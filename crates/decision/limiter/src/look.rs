@@ -13,7 +13,7 @@ use super::{
     request::{Request, RequestError},
 };
 use clock::Time;
-use counters::{Batch, Closing, Counting, OpenHold, Resets};
+use counters::{Batch, Close, Counting, HoldId, OpenHold, Resets};
 use limit::{InForce, Limit};
 use metrics::{Stats, StatsOptions};
 use overrides::{Action, Found};
@@ -67,7 +67,8 @@ impl Limiter {
         let mut matches = Matches::of(request, domain, changes, planned.batch.keys(), now)?;
         let mut overridden = without_exemptions(&mut matches);
         overridden.resize(request.descriptors.len(), None);
-        let context = plan::Context { stats: &stats, closes: false, names: true };
+        let hold_account = Some(&self.holds.account);
+        let context = plan::Context { stats: &stats, closes: false, names: true, hold_account };
         plan::plan(request, &matches, self.scope(&served, now), &mut planned, &context);
         drop(matches);
         Ok(Reading { served, overridden, planned, now })
@@ -129,11 +130,15 @@ impl Limiter {
     }
 
     /// Settles or ends the holds of a request, and returns how many.
-    pub async fn close_hold(&self, mut closing: Closing) -> Result<usize, RequestError> {
-        let now = self.now();
-        let (closed, result) = self.store.close_holds(&mut closing, now).await;
-        self.count_all(&closed);
-        result.map(|()| closed.len()).map_err(RequestError::Store)
+    pub async fn close_hold(
+        &self,
+        id: HoldId,
+        close: Close,
+        currency: Option<Box<str>>,
+    ) -> Result<usize, RequestError> {
+        let mut closing = self.holds.queue.closing(id, close, currency);
+        self.store.close_holds(&mut closing, self.now()).await.map_err(RequestError::Store)?;
+        Ok(closing.account.closed())
     }
 
     /// Resets the counters of a request's descriptors to unused ones, here and in the store. Returns their full keys, by
@@ -144,7 +149,6 @@ impl Limiter {
         if let Some(local) = self.local.get() {
             local.remove(&mut batch, now);
         }
-        self.count_held(&batch);
         let keys: Vec<String> = batch.checks().iter().map(|check| batch.full_key(check).to_owned()).collect();
         self.forget(&Resets::Of(keys.clone()));
         Ok(keys)

@@ -15,7 +15,7 @@ use super::{
     request::{Entry, Request},
 };
 use clock::Time;
-use counters::{Batch, Counting};
+use counters::{Batch, Counting, HoldAccount};
 use limit::{Fit, Hits, Kind, Limit, Limits, Verdict};
 use metrics::{RuleCounter, RuleStats, Stats};
 use overrides::{Action, Found};
@@ -192,6 +192,9 @@ pub(super) fn plan(
     for (index, matched) in matches.all.iter().enumerate() {
         plan.push(planner.descriptor(index, matched, batch));
     }
+    if batch.may_hold() {
+        batch.hold_account = context.hold_account.cloned();
+    }
     if scope.policy.shadow_mode && batch.may_hold() {
         // Every request passes, so it holds. Without holds it counts as if it were refused, as in the Go service.
         batch.refuse_nothing();
@@ -359,6 +362,8 @@ pub(super) struct Context<'a> {
     pub(super) closes: bool,
     /// The keys of counters are written, as shared stores need them.
     pub(super) names: bool,
+    /// Hears of holds that are found expired, if anything is counted.
+    pub(super) hold_account: Option<&'a HoldAccount>,
 }
 
 /// The hits of a descriptor: of a limit that holds, the estimate.

@@ -45,7 +45,7 @@ pub fn preview(
     policy.bounds.check(request)?;
     let stats = Stats::new(StatsOptions::default());
     let domain = served.rules.domain(request.domain);
-    let context = plan::Context { stats: &stats, closes: true, names: true };
+    let context = plan::Context { stats: &stats, closes: true, names: true, hold_account: None };
     let scope = Scope { served, policy, now };
     let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
     let matches = Matches::of(request, domain, (overrides, policy), planned.batch.keys(), now)?;

@@ -257,7 +257,8 @@ impl Limiter {
         let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
         let changes = (&*self.overrides, &self.policy);
         let matches = Matches::of(&request, Some(domain), changes, planned.batch.keys(), at).ok()?;
-        let context = plan::Context { stats: &self.stats, closes: false, names: self.names };
+        let hold_account = Some(&self.holds.account);
+        let context = plan::Context { stats: &self.stats, closes: false, names: self.names, hold_account };
         plan::plan(&request, &matches, self.scope(&served, at), &mut planned, &context);
         let ahead = at.micros().saturating_sub(self.now().micros()).div_ceil(1_000_000);
         planned.batch.set_ahead(u8::try_from(ahead).unwrap_or(u8::MAX));

@@ -6,7 +6,7 @@ use super::{
     Api, counters,
     reply::{Call, Problem, Reply},
 };
-use ::counters::{Close, Closing};
+use ::counters::Close;
 use api::{CloseHolds, Hold, Holds, HoldsClosed};
 use clock::Rfc3339;
 use limit::MAX_LIMIT;
@@ -56,8 +56,8 @@ async fn close(api: &Api, asked: &CloseHolds, close: Close) -> Result<Reply, Pro
     let read = id.parse().map_err(|()| {
         Problem::bad_request(format!("id: {id:?} is not an id of a hold; GET /api/v1/holds shows them"))
     })?;
-    let closing = Closing::new(read, close, asked.r#in.as_deref().map(Box::from));
-    let closed = api.managed.limiter.close_hold(closing).await.map_err(counters::problem)?;
+    let currency = asked.r#in.as_deref().map(Box::from);
+    let closed = api.managed.limiter.close_hold(read, close, currency).await.map_err(counters::problem)?;
     if closed == 0 {
         let message = format!("no hold of {id} is open or remembered: it was settled, or forgotten");
         return Err(Problem::new(StatusCode::NOT_FOUND, message));

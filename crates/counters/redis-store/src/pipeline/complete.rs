@@ -17,7 +17,7 @@ use crate::{
     write_check,
 };
 use clock::Time;
-use counters::{Closed, CounterId};
+use counters::{Closed, CounterId, HoldAccount};
 use limit::{fixed_window, lease::Grant};
 use wire::at_mut;
 
@@ -45,7 +45,7 @@ enum Completion {
     Leased(u64, Grant),
     Script(ScriptReply),
     Holds(Holding),
-    Closed(Left, Vec<Closed>),
+    Closed(Left),
     Failed(CheckResult),
     /// Of a command without callers.
     Done,
@@ -93,10 +93,14 @@ impl RedisPipeline {
                 let leased = call.read(next(), &mut reading.learned.expiring);
                 leased.map(|(after, grant)| Completion::Leased(after, grant))
             }
-            CommandKind::Hold(call) => call.read(next()).map(Completion::Holds),
-            CommandKind::Close(call) => {
-                call.read(next()).map(|(left, closed)| Completion::Closed(left, closed))
-            }
+            CommandKind::Hold(call, account) => call.read(next()).map(|(holding, expired)| {
+                tell(account.as_ref(), &expired);
+                Completion::Holds(holding)
+            }),
+            CommandKind::Close(call, account) => call.read(next()).map(|(left, closed)| {
+                tell(account.as_ref(), &closed);
+                Completion::Closed(left)
+            }),
             CommandKind::Script(call) => {
                 let mut expiring = Vec::new();
                 let failed = |error: &str| reading.failed(error, 1, command.name());
@@ -205,6 +209,13 @@ impl Reading<'_> {
     }
 }
 
+/// Here and not by the caller, who may have left.
+fn tell(account: Option<&HoldAccount>, closed: &[Closed]) {
+    if let Some(account) = account {
+        account.answered(closed);
+    }
+}
+
 fn outcome(check: &PendingCheck, results: &mut [Completion]) -> CheckResult {
     match at_mut(results, check.command) {
         Completion::Running(count) => {
@@ -214,7 +225,7 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> CheckResult {
         Completion::Leased(after, grant) => CheckResult::Leased(*after, *grant),
         Completion::Script(reply) => reply.outcome(check),
         Completion::Holds(holding) => CheckResult::Holds(std::mem::take(holding)),
-        Completion::Closed(left, closed) => CheckResult::Closed(*left, std::mem::take(closed)),
+        Completion::Closed(left) => CheckResult::Closed(*left),
         Completion::Failed(outcome) => outcome.clone(),
         Completion::Done => unreachable!("a command without callers has a check"),
     }

@@ -10,7 +10,7 @@ use crate::{
     resp::{self, Reply},
     script::{Form, HOLD, RESET, SETTLE, Script},
 };
-use counters::{Close, Closed, Closing, CounterId, Held, MostHolds};
+use counters::{Close, Closed, CounterId, Held, MostHolds};
 use limit::{
     HoldRule,
     holds::{How, Unknown},
@@ -85,7 +85,8 @@ impl HoldCall {
         }
     }
 
-    pub(crate) fn read(&self, reply: Reply) -> Result<Holding, String> {
+    /// What became of it, and the holds that it has found expired.
+    pub(crate) fn read(&self, reply: Reply) -> Result<(Holding, Vec<Closed>), String> {
         let Reply::Text(bytes) = reply else { return Err(reply.unexpected("a string")) };
         let (mut packed, mut has_more) = (Packed(&bytes), false);
         let held = (0..self.parts).map(|_| {
@@ -104,7 +105,7 @@ impl HoldCall {
         let (held, expired) =
             held.zip(packed.closed(&self.base)).ok_or_else(|| Reply::Nil.unexpected("holds"))?;
         let is_swept = !has_more || expired.is_empty() || held.iter().any(|held| held.holds);
-        Ok(Holding { held, expired, is_swept })
+        Ok((Holding { held, is_swept }, expired))
     }
 }
 
@@ -113,7 +114,6 @@ impl HoldCall {
 pub(crate) struct Holding {
     /// The outcome of each part.
     pub(crate) held: Vec<Held>,
-    pub(crate) expired: Vec<Closed>,
     /// Unless more has expired that may be in the way: the same call sweeps on.
     pub(crate) is_swept: bool,
 }
@@ -214,8 +214,13 @@ pub(crate) struct Left {
 }
 
 impl CloseCall {
-    pub(crate) fn new(base: String, most: MostHolds, id: &str, closing: &Closing) -> Self {
-        let (close, currency) = (closing.close, closing.currency.clone());
+    pub(crate) fn of_request(
+        base: String,
+        most: MostHolds,
+        id: &str,
+        close: Close,
+        currency: Option<Box<str>>,
+    ) -> Self {
         Self { base, most, what: What::Request { id: id.to_owned(), close, currency } }
     }
 

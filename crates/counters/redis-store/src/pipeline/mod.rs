@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use super::{failure::Failure, login::CurrentLogin};
 use clock::Time;
 use command::{Command, CommandKind};
-use counters::{Check, Closed, CounterId};
+use counters::{Check, CounterId, HoldAccount};
 pub use lease::Receipt;
 use limit::{Hits, Verdict, lease::Grant};
 use script_call::{Counts, ScriptCall, is_log};
@@ -37,7 +37,7 @@ pub(super) enum CheckResult {
     /// The counter after hits were added ahead of time, and whether they were.
     Leased(u64, Grant),
     Holds(Holding),
-    Closed(Left, Vec<Closed>),
+    Closed(Left),
     /// Not counted: the server redirected it, or cannot count it together with others. Contains the error reply.
     Redirected(Arc<str>),
     Failed(Arc<Failure>),
@@ -148,12 +148,12 @@ impl RedisPipeline {
     }
 
     /// Holds the parts of a request in a slot; `asking` if the server is importing it.
-    pub(super) fn hold(&mut self, call: HoldCall, asking: bool) {
-        self.push_holding(CommandKind::Hold(call), asking);
+    pub(super) fn hold(&mut self, call: HoldCall, account: Option<HoldAccount>, asking: bool) {
+        self.push_holding(CommandKind::Hold(call, account), asking);
     }
 
-    pub(super) fn close(&mut self, call: CloseCall, asking: bool) {
-        self.push_holding(CommandKind::Close(call), asking);
+    pub(super) fn close(&mut self, call: CloseCall, account: Option<HoldAccount>, asking: bool) {
+        self.push_holding(CommandKind::Close(call, account), asking);
     }
 
     fn push_holding(&mut self, kind: CommandKind, asking: bool) {

@@ -10,9 +10,11 @@ use std::{
 use smallvec::{SmallVec, smallvec};
 use tokio::sync::Notify;
 
-use counters::{Closing, HoldId};
+use counters::{Close, Closing, HoldId};
 use faults::mutex::lock;
-use metrics::{HoldBound, Stats};
+use metrics::HoldBound;
+
+use crate::effects::Effects;
 
 /// As many requests are sent at once.
 const SENT_TOGETHER: usize = 500;
@@ -22,7 +24,7 @@ pub(crate) struct Queue {
     /// `HOLDS_MAX_QUEUED`.
     max: usize,
     filled: Notify,
-    stats: Arc<Stats>,
+    effects: Arc<Effects>,
 }
 
 #[derive(Default)]
@@ -44,8 +46,13 @@ pub(super) struct Sent {
 }
 
 impl Queue {
-    pub(super) fn new(max: usize, stats: Arc<Stats>) -> Self {
-        Self { waiting: Mutex::default(), max, filled: Notify::new(), stats }
+    pub(super) fn new(max: usize, effects: Arc<Effects>) -> Self {
+        Self { waiting: Mutex::default(), max, filled: Notify::new(), effects }
+    }
+
+    /// A closing whose effects are counted, however often it is sent.
+    pub(crate) fn closing(&self, id: HoldId, close: Close, currency: Option<Box<str>>) -> Closing {
+        Closing::new(id, close, currency, self.effects.clone())
     }
 
     /// Until something is pushed.
@@ -66,7 +73,7 @@ impl Queue {
     pub(super) fn push(&self, closing: Closing) {
         let mut waiting = lock(&self.waiting);
         if waiting.closings >= self.max {
-            self.stats.holds().refused(HoldBound::Queue).increment();
+            self.effects.stats.holds().refused(HoldBound::Queue).increment();
             return;
         }
         waiting.closings += 1;
@@ -125,11 +132,16 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use counters::Close;
-    use metrics::StatsOptions;
+    use clock::SystemClock;
+    use metrics::{Stats, StatsOptions};
 
-    fn closing(request: u128, close: Close) -> Closing {
-        Closing::new(HoldId { random: request, slots: smallvec![0] }, close, None)
+    fn queue(max: usize) -> Queue {
+        let stats = Arc::new(Stats::new(StatsOptions::default()));
+        Queue::new(max, Arc::new(Effects::new(stats, None, Arc::new(SystemClock))))
+    }
+
+    fn closing(queue: &Queue, request: u128, close: Close) -> Closing {
+        queue.closing(HoldId { random: request, slots: smallvec![0] }, close, None)
     }
 
     /// Sends all that is due; a server is lost that has the requests below 1,000.
@@ -149,15 +161,15 @@ mod tests {
 
     #[test]
     fn what_a_lost_server_does_not_take_delays_nothing_else() {
-        let queue = Queue::new(10_000, Arc::new(Stats::new(StatsOptions::default())));
+        let queue = queue(10_000);
         for request in 0..2000 {
-            queue.push(closing(request, Close::Settle(1)));
+            queue.push(closing(&queue, request, Close::Settle(1)));
         }
         assert_eq!(send(&queue, 0), (0..2000).collect::<Vec<_>>());
         assert_eq!((queue.len(), queue.failed()), (1000, 1000));
-        queue.push(closing(5000, Close::End));
+        queue.push(closing(&queue, 5000, Close::End));
         assert_eq!(send(&queue, 0), [5000], "what is new does not wait");
-        queue.push(closing(6000, Close::End));
+        queue.push(closing(&queue, 6000, Close::End));
         let order = send(&queue, queue.failed());
         assert_eq!((order[0], order.len()), (6000, 1001), "and comes first");
         assert_eq!(order[1..], (0..1000).collect::<Vec<_>>(), "each is sent once more");
@@ -165,8 +177,8 @@ mod tests {
 
     #[test]
     fn what_comes_of_a_request_waits_behind_what_is_queued_of_it() {
-        let queue = Queue::new(3, Arc::new(Stats::new(StatsOptions::default())));
-        let all = [Close::Settle(1), Close::End, Close::Cancel].map(|close| closing(1, close));
+        let queue = queue(3);
+        let all = [Close::Settle(1), Close::End, Close::Cancel].map(|close| closing(&queue, 1, close));
         queue.push(all[0].clone());
         let sent = queue.next(&mut 0);
         assert!(queue.has(&all[0].id) && queue.len() == 1, "it is being sent");
@@ -177,7 +189,7 @@ mod tests {
         queue.push(all[2].clone());
         assert_eq!(queue.len(), 3, "there is a bound");
         let mut sent = queue.next(&mut 1);
-        assert_eq!(sent[0].left[..], all);
+        assert!(sent[0].left.iter().map(|one| one.close).eq(all.iter().map(|one| one.close)));
         sent[0].left.clear();
         queue.keep(sent);
         assert!(!queue.has(&all[0].id) && queue.len() == 0);

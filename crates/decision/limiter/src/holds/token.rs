@@ -4,7 +4,7 @@
 use std::{fmt, sync::Arc};
 
 use super::queue::Queue;
-use counters::{Close, Closing, HoldId};
+use counters::{Close, HoldId};
 
 /// The identity of a request's holds until its response is written.
 pub struct HoldToken {
@@ -21,10 +21,6 @@ impl HoldToken {
         &self.id
     }
 
-    pub(super) fn cancelling(&self) -> Closing {
-        Closing::new(self.id.clone(), Close::Cancel, None)
-    }
-
     /// The response with the identity was written: now its holds are settled, ended, or expire.
     pub fn delivered(mut self) {
         self.queue = None;
@@ -34,7 +30,7 @@ impl HoldToken {
 impl Drop for HoldToken {
     fn drop(&mut self) {
         if let Some(queue) = self.queue.take() {
-            queue.push(self.cancelling());
+            queue.push(queue.closing(self.id.clone(), Close::Cancel, None));
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use ::overrides::table::of_json_line;
-use counters::{Close, Closing, HoldId};
+use counters::{Close, HoldId};
 
 const LIMIT: u64 = 5;
 
@@ -196,8 +196,10 @@ proptest! {
             if other < 2 && !holders.is_empty() {
                 let id = holders.swap_remove(picked[0] % holders.len());
                 let close = if other == 0 { Close::End } else { Close::Settle(0) };
-                let closing = Closing::new(id, close, None);
-                counters::KeepHolds::try_close_holds(&setup.store.counters, &closing, setup.limiter.now());
+                let closing = setup.limiter.holds.queue.closing(id, close, None);
+                let now = setup.limiter.now();
+                let closed = counters::KeepHolds::try_close_holds(&setup.store.counters, &closing, now);
+                prop_assert_eq!(closed, counters::Applied::Done);
             }
         }
     }

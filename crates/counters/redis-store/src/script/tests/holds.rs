@@ -11,7 +11,7 @@ use crate::{
     script::{Form, LEASE},
 };
 use clock::Time;
-use counters::{Close, Closed, Closing, Held, Hold, HoldId, MostHolds};
+use counters::{Close, Closed, Held, Hold, MostHolds};
 use limit::{
     Fit, HoldRule, Refusal,
     holds::{Bounds, Charge, HoldId as LedgerId, How, Ledger, Part, Unknown},
@@ -60,7 +60,7 @@ fn hold_within(
 ) -> (Vec<Held>, Vec<Closed>) {
     let mut all = Vec::new();
     loop {
-        let Holding { held, expired, is_swept } = hold_call(redis, id, parts, now, most);
+        let (Holding { held, is_swept }, expired) = hold_call(redis, id, parts, now, most);
         all.extend(expired);
         if is_swept {
             return (held, all);
@@ -68,7 +68,13 @@ fn hold_within(
     }
 }
 
-fn hold_call(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time, most: MostHolds) -> Holding {
+fn hold_call(
+    redis: &mut Redis,
+    id: &str,
+    parts: &[Part<usize, Of>],
+    now: Time,
+    most: MostHolds,
+) -> (Holding, Vec<Closed>) {
     let mut call = HoldCall::new(BASE.to_owned(), id, most);
     let nothing = Refusal::default();
     let codes = nothing.codes(parts.iter().map(|part| part.fit));
@@ -90,9 +96,7 @@ fn hold_call(redis: &mut Redis, id: &str, parts: &[Part<usize, Of>], now: Time, 
 }
 
 fn close(redis: &mut Redis, id: &str, close: Close, currency: Option<&str>, now: Time) -> Vec<Closed> {
-    let ignored = HoldId { random: 0, slots: [0].into_iter().collect() };
-    let closing = Closing::new(ignored, close, currency.map(Box::from));
-    let call = CloseCall::new(BASE.to_owned(), MOST, id, &closing);
+    let call = CloseCall::of_request(BASE.to_owned(), MOST, id, close, currency.map(Box::from));
     let mut command = Vec::new();
     call.write(&mut command, Form::Hash);
     call.read(redis.call(&command, now)).unwrap().1
