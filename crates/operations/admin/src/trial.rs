@@ -74,7 +74,8 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     };
     let (overrides, policy) = (api.managed.keeper.index().clone(), trials.policy.clone());
     let (options, cache_bytes) = (trials.options, trials.cache_bytes);
-    let (recording, rate) = (trials.requests.recording(), trials.requests.rate());
+    let recording = trials.requests.recording();
+    let rate = recording.rate();
     let source = api.managed.source.clone();
     let limit = (api.managed.memory)().map_or(usize::MAX, |(limit, ..)| limit);
     let replayed = tokio::task::spawn_blocking(move || {
