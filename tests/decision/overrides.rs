@@ -431,7 +431,7 @@ fn an_import_is_atomic() {
     std::fs::write(&file, format!("{header}shop,client=a,block,,,\nshop,client=b,limit,many,day,\n"))
         .unwrap();
     let output = replica.run(&["override", "import", file.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1), "{}", printed(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", printed(&output));
     assert!(
         printed(&output).contains("o.csv: line 3: requests_per_unit: expected an integer"),
         "{}",

@@ -139,6 +139,9 @@ impl Limiter {
         let closings = Closings::of(request, &self.holds.queue, &self.stats);
         let closes = closings.is_some();
         if closes && request.descriptors.iter().all(holds::closes) {
+            if let Some(trace) = trace {
+                trace.rules = vec![None; request.descriptors.len()];
+            }
             return Ok(self.only_close(request, closings, now, wait));
         }
         let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
@@ -160,15 +163,15 @@ impl Limiter {
         let context = plan::Context { stats: &self.stats, closes, names: self.names, hold_account };
         plan::plan(request, &matches, scope, &mut planned, &context);
         plan::count_hits(&planned.plan, scope);
+        if let Some(trace) = trace {
+            let rules = planned.plan.iter().map(|planned| scope.rule_of(planned));
+            trace.rules = rules.map(|rule| rule.map(|rule| rule.full_key.clone())).collect();
+        }
         let Some(domain) = domain else {
             // Without limits to wait for, what is left to close goes to the queue.
             drop(closings);
             return Ok(Decided::Answer(self.answer_unknown_domain(request, scope, &planned)));
         };
-        if let Some(trace) = trace {
-            let rules = planned.plan.iter().map(|planned| scope.rule_of(planned));
-            trace.rules = rules.map(|rule| rule.map(|rule| rule.full_key.clone())).collect();
-        }
         let PlannedRequest { plan, batch } = &mut planned;
         self.decide_known(batch, now);
         if self.is_refused(plan) {

@@ -38,7 +38,7 @@ struct Import {
     total: u64,
 }
 
-/// Imports a file. The verdict is no if it has errors; then nothing has changed.
+/// Imports a file. There is no verdict if it has errors; then nothing has changed.
 pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let file = args.file.display();
     let text = read(&args.file).map_err(|error| format!("{file}: {error}"))?;
@@ -55,7 +55,7 @@ pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdic
             for error in errors {
                 terminal::print_error(format!("{file}: {error}"));
             }
-            return Ok(Verdict::No);
+            return Ok(Verdict::Unknown);
         }
     };
     drop(text);
