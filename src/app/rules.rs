@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc};
 
+use admin::RulesFiles;
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
 use rules_source::{
@@ -18,6 +19,22 @@ pub(super) enum Feed {
     ControlPlane(Subscription),
 }
 
+/// Where the rules files are.
+pub(super) fn directory(settings: &Settings) -> RulesDir {
+    let rules = &settings.rules;
+    RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files)
+        .at_most(MAX_BYTES.min(settings.memory.text_of_rules() as u64))
+}
+
+/// The rules files, if several may have one domain: a trial of one needs the others.
+pub(super) fn files_of_a_domain(settings: &Settings) -> Option<RulesFiles> {
+    if !settings.rules.merge_domains || settings.control_plane.is_some() {
+        return None;
+    }
+    let directory = directory(settings);
+    Some(Arc::new(move || directory.read().files))
+}
+
 impl Feed {
     /// Reads the rules and watches them, or subscribes to them.
     pub(super) fn start<T: Send + Sync + 'static>(
@@ -29,10 +46,7 @@ impl Feed {
             let settings = (**control_plane).clone();
             return xds::spawn(source.clone(), settings, SystemClock, status.clone()).map(Self::ControlPlane);
         }
-        let rules = &settings.rules;
-        let directory =
-            RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files);
-        let directory = directory.at_most(MAX_BYTES.min(settings.memory.text_of_rules() as u64));
+        let directory = directory(settings);
         // After a panic the watcher reads the rules again.
         let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
         let debounce = watch::Debounce::default();

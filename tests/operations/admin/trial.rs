@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Admin, RULES, setup};
-use crate::support::{eventually, holds, http};
+use crate::support::{client::request, eventually, holds, http};
 
 fn post(port: u16, rules: &str) -> http::Answer {
     let body = json!({"rules": rules}).to_string();
@@ -48,6 +48,28 @@ fn rules_are_tried_on_recorded_requests_and_nothing_changes() {
     assert_eq!(numbers(&other), [0, 0, 0]);
     assert_eq!((admin.ask("bob", 1), admin.ask("cid", 2)), (1, 0), "the rules in force are those before");
     assert_eq!(admin.get("/api/v1/changes"), changes);
+}
+
+#[test]
+fn the_other_files_of_a_domain_stay_as_they_are() {
+    let (setup, port) = setup();
+    let other =
+        "domain: shop\ndescriptors:\n- {key: other, rate_limit: {unit: year, requests_per_unit: 1}}\n";
+    let server = setup.rules("other.yaml", other).env("MERGE_DOMAIN_CONFIG", "true").start();
+    for _ in 0..3 {
+        server.ask(request("shop", &[&[("user", "ann")]])).unwrap();
+        server.ask(request("shop", &[&[("other", "x")]])).unwrap();
+    }
+    let numbers = |rules: &str| {
+        let reply = tried(port, rules, 6);
+        let report = &reply["report"];
+        ["refused", "newly_refused", "newly_allowed"].map(|name| report[name].as_u64().unwrap())
+    };
+    assert_eq!(numbers(RULES), [3, 0, 0], "as in force");
+    assert_eq!(numbers(&limited_to(1)), [4, 1, 0], "in place of the file with these descriptors");
+    assert_eq!(numbers(&other.replace("requests_per_unit: 1", "requests_per_unit: 9")), [1, 0, 2]);
+    let new = "domain: shop\ndescriptors: [{key: new, rate_limit: {unit: year, requests_per_unit: 1}}]";
+    assert_eq!(numbers(new), [3, 0, 0], "a file more");
 }
 
 #[test]

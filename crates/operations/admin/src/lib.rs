@@ -45,7 +45,7 @@ pub use self::{
     guard::Hosts,
     routes::{Parameter, ROUTES, Route, SchemaOf, Takes},
     tokens::Tokens,
-    trial::Trials,
+    trial::{RulesFiles, Trials},
 };
 use ::counters::{Outages, Store};
 use ::overrides::{Keeper, model::MAX_JSON};

@@ -4,7 +4,7 @@
 //! The rules are compiled, and the requests replayed, on a thread of their own, one trial at a time, with the rules in force
 //! beside the new ones. A reload waits for its end: there is memory for one set of rules more.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 use http::StatusCode;
 
@@ -20,6 +20,8 @@ use replay::{Decider, Failed, Log, Replay, Report};
 use rules::{CompileOptions, RuleSet, SourceFile, compile};
 use text::cut;
 
+pub type RulesFiles = Arc<dyn Fn() -> Vec<SourceFile> + Send + Sync>;
+
 /// What a trial needs of the service.
 pub struct Trials {
     pub requests: Arc<RecentRequests>,
@@ -27,6 +29,8 @@ pub struct Trials {
     /// The size of the over-limit cache.
     pub cache_bytes: usize,
     pub options: CompileOptions,
+    /// Reads the rules files, if several may have one domain.
+    pub files: Option<RulesFiles>,
 }
 
 /// The name of the rules in messages.
@@ -76,7 +80,7 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let (options, cache_bytes) = (trials.options, trials.cache_bytes);
     let recording = trials.requests.recording();
     let rate = recording.rate();
-    let source = api.managed.source.clone();
+    let (source, files) = (api.managed.source.clone(), trials.files.clone());
     let limit = (api.managed.memory)().map_or(usize::MAX, |(limit, ..)| limit);
     let replayed = tokio::task::spawn_blocking(move || {
         // A caller that goes away does not end the replay.
@@ -88,8 +92,17 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
                     "there are no rules in force to compare with",
                 ));
             };
-            check_room(&rules, &served.rules, limit)?;
-            let new = read(rules, options)?;
+            check_room(rules.len(), &served.rules, limit)?;
+            let mut tried = vec![SourceFile { name: FILE.to_owned(), text: rules.into_bytes() }];
+            let mut new = read(&tried, options)?;
+            if let Some(files) = files {
+                add_others(&mut tried, &new, &served.rules, files());
+                // One set at a time.
+                drop(new);
+                check_room(tried.iter().map(|file| file.text.len()).sum(), &served.rules, limit)?;
+                new = read(&tried, options)?;
+            }
+            drop(tried);
             let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
             let side = |rules, domains| {
                 Decider::new(rules, policy.clone(), overrides.clone(), cache_bytes).on_domains(domains)
@@ -109,10 +122,9 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 }
 
 /// Fails if the trial could take more than nine tenths of the memory, beside all that is in it now.
-fn check_room(new: &str, in_force: &RuleSet, limit: usize) -> Result<(), Problem> {
+fn check_room(text: usize, in_force: &RuleSet, limit: usize) -> Result<(), Problem> {
     let rules = in_force.rule_count() as usize;
-    let needed =
-        TRIAL.saturating_add(TEXT.saturating_mul(new.len())).saturating_add(RULE.saturating_mul(rules));
+    let needed = TRIAL.saturating_add(TEXT.saturating_mul(text)).saturating_add(RULE.saturating_mul(rules));
     let used = allocator::resident_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or_default();
     let free = (limit / 10).saturating_mul(9).saturating_sub(used);
     if needed <= free {
@@ -130,9 +142,31 @@ fn failed(message: &str) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
-fn read(text: String, options: CompileOptions) -> Result<RuleSet, Problem> {
-    let file = SourceFile { name: FILE.to_owned(), text: text.into_bytes() };
-    let compiled = compile(&[file], options);
+/// Adds the other files of the domains that are tried: those that have none of their descriptors. A file that has some is the
+/// one that is tried.
+fn add_others(tried: &mut Vec<SourceFile>, new: &RuleSet, in_force: &RuleSet, mut files: Vec<SourceFile>) {
+    let mut of_domain = HashSet::new();
+    let mut replaced = HashSet::new();
+    for domain in new.domains() {
+        let before = in_force.domain(&domain.name).map(|domain| domain.root.in_order());
+        for (_, node) in before.unwrap_or_default() {
+            let Some((file, _)) = in_force.origin(node) else { continue };
+            of_domain.insert(file);
+            if domain.root.named(&node.text).is_some() {
+                replaced.insert(file);
+            }
+        }
+    }
+    // Wildcards are tried in the order of the files.
+    let place = files.iter().position(|file| replaced.contains(&*file.name)).unwrap_or(files.len());
+    let behind = files.split_off(place);
+    let is_other = |file: &SourceFile| of_domain.contains(&*file.name) && !replaced.contains(&*file.name);
+    tried.splice(0..0, files.into_iter().filter(is_other));
+    tried.extend(behind.into_iter().filter(is_other));
+}
+
+fn read(files: &[SourceFile], options: CompileOptions) -> Result<RuleSet, Problem> {
+    let compiled = compile(files, options);
     compiled.rules.filter(|rules| !rules.is_empty()).ok_or_else(|| {
         let errors = compiled.diagnostics.iter().filter(|one| one.is_error());
         let mut lines: Vec<String> = errors.map(ToString::to_string).collect();
