@@ -18,7 +18,7 @@ use super::{parts::App, threads::Thread};
 use admin::Api;
 use clock::{Clock, SystemClock};
 use counters::Resets;
-use faults::panics::Boundary;
+use faults::{log_throttle::FailureLog, panics::Boundary};
 use fleet::members::{self, INTERVAL_SECONDS, Sharers};
 use limit::Share;
 use limiter::Untold;
@@ -112,17 +112,13 @@ pub(super) async fn follow_resets(
 async fn publish(app: &App, api: &Api, pool: &CommandPool) {
     let mut tick = interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut failing, mut sharers) = (false, Sharers::default());
+    let mut sharers = Sharers::default();
+    let log = FailureLog::default();
     loop {
         tick.tick().await;
         match members::publish(pool, &api.announcement(), api.published_summary().as_deref()).await {
-            Ok(()) if std::mem::take(&mut failing) => info!("this replica is published again"),
-            Ok(()) => {}
-            Err(error) => {
-                if !std::mem::replace(&mut failing, true) {
-                    warn!("cannot publish this replica: {error}");
-                }
-            }
+            Ok(()) => log.succeeded(|suppressed| info!(suppressed, "this replica is published again")),
+            Err(error) => log.failed(|suppressed| warn!(suppressed, "cannot publish this replica: {error}")),
         }
         if app.limiter.uses_share()
             && let Some((rank, replicas)) = sharers.read(pool, members::own_id()).await
@@ -135,16 +131,16 @@ async fn publish(app: &App, api: &Api, pool: &CommandPool) {
 
 /// Writes changes to the log in Redis as they happen, or when Redis is back; never returns.
 async fn write_changes(app: &App, pool: &CommandPool) {
-    let mut failing = false;
+    let log = FailureLog::default();
     tokio::time::sleep(INTERVAL).await;
     loop {
         app.fleet.changes.wait().await;
         match app.fleet.changes.write(pool, SystemClock.now()).await {
-            Ok(()) => failing = false,
+            Ok(()) => log.succeeded(|suppressed| info!(suppressed, "the log of changes is written again")),
             Err(error) => {
-                if !std::mem::replace(&mut failing, true) {
-                    warn!("cannot write the log of changes, which waits: {error}");
-                }
+                log.failed(|suppressed| {
+                    warn!(suppressed, "cannot write the log of changes, which waits: {error}");
+                });
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }

@@ -4,9 +4,9 @@ use std::{collections::HashSet, mem, sync::Mutex, time::Duration};
 
 use clock::timer::Timer;
 use counters::Resets;
-use faults::mutex::lock;
+use faults::{log_throttle::FailureLog, mutex::lock};
 use tokio::sync::Notify;
-use tracing::warn;
+use tracing::{info, warn};
 
 /// A larger backlog is announced as "any counter": the other replicas then drop their whole caches.
 const MAX_NAMES: usize = 10_000;
@@ -54,7 +54,7 @@ impl Untold {
 
     /// Announces refunds by `tell`, which returns how many replicas it reached. A failed message is sent again. Never returns.
     pub async fn tell(&self, timer: &dyn Timer, tell: impl AsyncFn(&Resets) -> Result<u64, String>) {
-        let mut is_failing = false;
+        let log = FailureLog::default();
         let mut factor = 1;
         loop {
             self.added.notified().await;
@@ -65,17 +65,18 @@ impl Untold {
             }
             match tell(&told).await {
                 Ok(replicas) => {
-                    is_failing = false;
+                    log.succeeded(|suppressed| info!(suppressed, "refunds are announced again"));
                     factor = u32::try_from(replicas.clamp(FEW_REPLICAS, 1000) / FEW_REPLICAS).unwrap_or(1);
                 }
                 Err(error) => {
                     self.keep(told);
                     pause = LONG_PAUSE;
-                    if !mem::replace(&mut is_failing, true) {
+                    log.failed(|suppressed| {
                         warn!(
+                            suppressed,
                             "cannot announce refunds, retrying: {error}; other replicas may refuse until then"
                         );
-                    }
+                    });
                 }
             }
             timer.sleep(pause).await;

@@ -28,13 +28,19 @@ use super::{
 };
 use clock::{Time, timer::Interval};
 use counters::Resets;
-use faults::mutex::lock;
+use faults::{
+    log_throttle::{FailureLog, LogThrottle},
+    mutex::lock,
+};
 use recent::Quoting;
 use redis_store::{CommandPool, End, Messages};
 
 const POLL: Duration = Duration::from_secs(2);
 
 const SWEEP: Duration = Duration::from_secs(1);
+
+/// Lines about what was read: a Redis may lose its overrides as often as they are compared.
+static READ: LogThrottle = LogThrottle::new(10);
 
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -64,7 +70,8 @@ impl Follower {
 
     /// Follows Redis; never returns.
     pub async fn follow(&self) {
-        let (mut failing, mut is_first) = (false, true);
+        let mut is_first = true;
+        let log = FailureLog::default();
         loop {
             let end = match self.pool.subscribe(&channel(&self.pool)).await {
                 Ok(messages) => {
@@ -72,24 +79,24 @@ impl Follower {
                         // Messages were missed. Overrides are compared; resets cannot be.
                         (self.on_reset)(&Resets::Unknown);
                     }
-                    self.follow_messages(messages, &mut failing).await
+                    self.follow_messages(messages, &log).await
                 }
                 Err(failure) => End::Failed(failure),
             };
             let End::Failed(failure) = end else { continue };
             is_first = false;
             self.progress.settle();
-            if !failing {
-                warn!(overrides = self.index.len(), "overrides: {failure}; keeping previous overrides");
-            }
-            failing = true;
+            let overrides = self.index.len();
+            log.failed(|suppressed| {
+                warn!(overrides, suppressed, "overrides: {failure}; keeping previous overrides");
+            });
             self.note_expired();
             self.pool.edges().timer.sleep(PAUSE).await;
         }
     }
 
     /// Follows one subscription until it ends.
-    async fn follow_messages(&self, mut messages: Messages<'_>, failing: &mut bool) -> End {
+    async fn follow_messages(&self, mut messages: Messages<'_>, log: &FailureLog) -> End {
         let timer = &*self.pool.edges().timer;
         let (mut poll, mut sweep) = (Interval::new(timer, POLL), Interval::new(timer, SWEEP));
         loop {
@@ -106,9 +113,9 @@ impl Follower {
             if let Err(failure) = done {
                 return End::Failed(failure);
             }
-            if std::mem::replace(failing, false) {
-                info!(overrides = self.index.len(), "overrides: recovered");
-            }
+            log.succeeded(|suppressed| {
+                info!(overrides = self.index.len(), suppressed, "overrides: recovered");
+            });
         }
     }
 
@@ -220,7 +227,9 @@ impl Follower {
         }
         if others.is_lt() {
             self.index.replace(&draft)?;
-            info!(overrides = self.index.len(), "overrides: read from redis");
+            if READ.admit_now().is_some() {
+                info!(overrides = self.index.len(), "overrides: read from redis");
+            }
         } else {
             self.index.add(&draft)?;
         }

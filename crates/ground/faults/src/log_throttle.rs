@@ -9,7 +9,7 @@ use std::{
     hash::Hash,
     sync::{
         LazyLock, Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -95,6 +95,41 @@ impl<K: Eq + Hash> LogThrottles<K> {
     }
 }
 
+/// Logs when something that is tried again and again begins to fail, and when it has recovered: each at most once in ten
+/// seconds, because a server may fail and recover many times a second.
+pub struct FailureLog {
+    is_failing: AtomicBool,
+    failures: LogThrottle,
+    recoveries: LogThrottle,
+}
+
+impl Default for FailureLog {
+    fn default() -> Self {
+        let [failures, recoveries] = [10; 2].map(LogThrottle::new);
+        Self { is_failing: AtomicBool::new(false), failures, recoveries }
+    }
+}
+
+impl FailureLog {
+    /// An attempt failed. `log` gets the number of earlier failures that were not logged, if there are any.
+    pub fn failed(&self, log: impl FnOnce(Option<u64>)) {
+        if !self.is_failing.swap(true, Relaxed) {
+            self.failures.admit_now().map(above_zero).map(log);
+        }
+    }
+
+    /// An attempt succeeded.
+    pub fn succeeded(&self, log: impl FnOnce(Option<u64>)) {
+        if self.is_failing.swap(false, Relaxed) {
+            self.recoveries.admit_now().map(above_zero).map(log);
+        }
+    }
+}
+
+fn above_zero(suppressed: u64) -> Option<u64> {
+    (suppressed > 0).then_some(suppressed)
+}
+
 #[cfg(test)]
 mod tests {
     use std::thread;
@@ -129,6 +164,25 @@ mod tests {
         assert_eq!(admit(105, ["c", "d", "a", "c"]), [Some(0), None, None, None]);
         // The kinds that were silent make room, and what they suppressed is counted with the others.
         assert_eq!(admit(120, ["c", "d", "e", "e"]), [Some(0), Some(0), Some(5), None]);
+    }
+
+    #[test]
+    fn a_server_that_fails_and_recovers_at_once_fills_no_log() {
+        let log = FailureLog::default();
+        let lines = std::cell::RefCell::new(Vec::new());
+        log.succeeded(|_| lines.borrow_mut().push(("recovered", None)));
+        for _ in 0..5 {
+            (0..3).for_each(|_| log.failed(|suppressed| lines.borrow_mut().push(("failed", suppressed))));
+            log.succeeded(|suppressed| lines.borrow_mut().push(("recovered", suppressed)));
+        }
+        assert_eq!(*lines.borrow(), [("failed", None), ("recovered", None)]);
+        // Later the lines say how many are missing.
+        for throttle in [&log.failures, &log.recoveries] {
+            throttle.last.store(u64::MAX / 2, Relaxed);
+        }
+        log.failed(|suppressed| lines.borrow_mut().push(("failed", suppressed)));
+        log.succeeded(|suppressed| lines.borrow_mut().push(("recovered", suppressed)));
+        assert_eq!(lines.borrow()[2..], [("failed", Some(4)), ("recovered", Some(4))]);
     }
 
     #[test]

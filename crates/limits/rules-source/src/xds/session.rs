@@ -17,7 +17,10 @@ use super::{
     Status,
 };
 use clock::{Clock, Time};
-use faults::panics::{self, Boundary, Panicked, caught};
+use faults::{
+    log_throttle::LogThrottle,
+    panics::{self, Boundary, Panicked, caught},
+};
 use net::ServerAddress;
 use proto::{google, ratelimit::config::ratelimit::v3::RateLimitConfig};
 use rules::compile_resources;
@@ -41,6 +44,7 @@ pub(super) struct Session<'a, T> {
     pub(super) status: &'a Status,
     /// The last stream ended, and the next one has not sent a response.
     pub(super) is_lost: Cell<bool>,
+    recoveries: LogThrottle,
 }
 
 pub(super) struct Update<'u> {
@@ -58,7 +62,7 @@ impl<'a, T> Session<'a, T> {
         status: &'a Status,
     ) -> Self {
         let origin = format!("the control plane {server}");
-        Self { source, origin, clock, status, is_lost: Cell::new(false) }
+        Self { source, origin, clock, status, is_lost: Cell::new(false), recoveries: LogThrottle::new(10) }
     }
 
     pub(super) fn max_messages(&self) -> usize {
@@ -83,7 +87,7 @@ impl<'a, T> Session<'a, T> {
 
     /// Serves an update, or returns the rejection to send.
     pub(super) async fn apply(&self, update: Update<'_>) -> Result<(), google::rpc::Status> {
-        if self.is_lost.take() {
+        if self.is_lost.take() && self.recoveries.admit_now().is_some() {
             tracing::info!("{}: recovered", self.origin);
         }
         let version = cut(update.version).to_owned();

@@ -30,6 +30,7 @@ pub(super) struct SinkConnection {
     backoff: Backoff,
     not_before: Option<Instant>,
     warnings: LogThrottle,
+    recoveries: LogThrottle,
     length_logged: bool,
 }
 
@@ -50,6 +51,7 @@ impl SinkConnection {
             backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
             not_before: None,
             warnings: LogThrottle::new(WARN_EVERY),
+            recoveries: LogThrottle::new(10),
             length_logged: false,
         }
     }
@@ -106,7 +108,7 @@ impl SinkConnection {
     }
 
     pub(super) fn succeeded(&mut self) {
-        if std::mem::take(&mut self.failures) > 0 {
+        if std::mem::take(&mut self.failures) > 0 && self.recoveries.admit_now().is_some() {
             info!(sink = %self.target, "statsd: sink recovered");
         }
         self.backoff.reset();
