@@ -7,11 +7,13 @@
 use std::{env, iter, path::Path, time::Duration};
 
 use prost::Message;
+use proto::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
 use regex::Regex;
 
 use crate::support::{
     client,
     noise::Noise,
+    quotas::usage,
     server::{BINARY, Server, Setup},
 };
 
@@ -93,7 +95,7 @@ fn scripts(random: u64) -> Vec<Script> {
     let free = Shape::of(&[(1, plain(LIMIT, Body::Declared))]);
     shapes.push(Shape { connections: Some(1_000), open: 60, ..free });
     shapes.extend((0..random).map(|seed| Shape::random(&mut Noise::new(seed))));
-    iter::once(ordinary()).chain(keys()).chain(shapes.iter().map(Shape::script)).collect()
+    iter::once(ordinary()).chain(keys()).chain(reports()).chain(shapes.iter().map(Shape::script)).collect()
 }
 
 fn plain(service: Service, body: Body) -> Item {
@@ -159,6 +161,20 @@ fn keys() -> Vec<Script> {
     ]
 }
 
+/// Frames of RLQS. Those that are served pay for themselves, and all others are a flood.
+fn reports() -> Vec<Script> {
+    const NEW: &str = "########";
+    let report = |usages: Vec<_>| {
+        RateLimitQuotaUsageReports { domain: "d".to_owned(), bucket_quota_usages: usages }.encode_to_vec()
+    };
+    let of_user = |user| report(vec![usage(&[("k", user)], 1, 0)]);
+    vec![
+        grammar::reports("reports of a bucket, each a DATA frame", &of_user("ordinary"), b""),
+        grammar::reports("reports of new buckets, each a DATA frame", &of_user(NEW), NEW.as_bytes()),
+        grammar::reports("reports of nothing, each a DATA frame", &report(Vec::new()), b""),
+    ]
+}
+
 /// A request of `times` equal descriptors.
 fn request(entries: &[(&str, &str)], times: usize) -> Vec<u8> {
     client::request("d", &vec![entries; times]).encode_to_vec()
@@ -199,14 +215,13 @@ impl Bounds {
 }
 
 /// Runs each for a moment.
-fn cost_little(shapes: impl IntoIterator<Item = Shape>) {
+fn cost_little(scripts: impl IntoIterator<Item = Script>) {
     let server = setup().start_healthy();
     let moment = Duration::from_millis(200);
     // A byte of hostile load costs little more than one of ordinary load, however fast the machine is.
     let ordinary = run(&server, &ordinary(), None, moment).nanos_per_byte();
     let bounds = Bounds { nanos_per_byte: SUITE.nanos_per_byte.max(1.5 * ordinary), ..SUITE };
-    for shape in shapes {
-        let script = shape.script();
+    for script in scripts {
         // A busy neighbour makes one moment dear, and no cheap one of a defect.
         let attempts = std::iter::repeat_with(|| {
             let cost = run(&server, &script, Some(4 * SLOWLY), moment);
@@ -222,7 +237,7 @@ fn cost_little(shapes: impl IntoIterator<Item = Shape>) {
 
 #[test]
 fn hostile_header_fields_cost_little() {
-    cost_little(worst_fields());
+    cost_little(worst_fields().iter().map(Shape::script));
 }
 
 /// `TOLLGATE_TEST_SEED` chooses the random scripts.
@@ -230,7 +245,12 @@ fn hostile_header_fields_cost_little() {
 fn hostile_calls_and_floods_cost_little() {
     let seed = env::var("TOLLGATE_TEST_SEED").map_or(0, |text| text.parse().unwrap());
     let random = (seed..seed + 12).map(|seed| Shape::random(&mut Noise::new(seed)));
-    cost_little(worst_calls().into_iter().chain(random));
+    cost_little(worst_calls().into_iter().chain(random).map(|shape| shape.script()));
+}
+
+#[test]
+fn reports_of_quotas_in_small_frames_cost_little() {
+    cost_little(reports());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Connection scripts of HTTP/2, composed from a grammar: service × body × header fields, floods of frames, streams that
 //! are held open, windows, readers, and ends. [`super::attack`] runs them.
 
-use crate::support::{noise::Noise, raw::frame as message};
+use crate::support::{noise::Noise, quotas::PATH as QUOTAS, raw::frame as message};
 
 use super::attack::{End, Reader, Round, Script};
 
@@ -303,6 +303,20 @@ pub(super) fn calls(name: &str, request: &[u8], mark: &[u8]) -> Script {
     Script { name, connections: 2, opening, round, rounds, reader, end }
 }
 
+/// Reports of quotas on one stream, each a DATA frame of its own, in which `mark` is new each time: as many as the window of a
+/// stream has room for.
+pub(super) fn reports(name: &str, report: &[u8], mark: &[u8]) -> Script {
+    let (mut opening, framed) = (opening(WINDOW), message(report));
+    let (id, head) = (opening.open(), opening.head(QUOTAS));
+    opening.frame(HEADERS, END_HEADERS, id, &head);
+    let mut round = opening.next();
+    for _ in 0..WINDOW as usize / framed.len() {
+        round.data_with_key(0, id, &framed, mark);
+    }
+    let (name, opening) = (name.to_owned(), opening.bytes);
+    Script { name, connections: 2, opening, round, rounds: 1, reader: Reader::All, end: End::Close }
+}
+
 /// The opening of an honest client, and a call.
 pub(super) fn honest() -> (Vec<u8>, Round) {
     let mut opening = opening(WINDOW);
@@ -424,9 +438,12 @@ impl Round {
         let id = self.open();
         let head = self.head(LIMIT.path);
         self.frame(HEADERS, END_HEADERS, id, &head);
+        self.data_with_key(END_STREAM, id, &message(request), mark);
+    }
+
+    fn data_with_key(&mut self, flags: u8, id: u32, framed: &[u8], mark: &[u8]) {
         let start = self.bytes.len() + 9;
-        let framed = message(request);
-        self.frame(DATA, END_STREAM, id, &framed);
+        self.frame(DATA, flags, id, framed);
         if !mark.is_empty() {
             let places = framed.windows(mark.len()).enumerate().filter(|(_, part)| *part == mark);
             self.keys.extend(places.map(|(place, _)| start + place));
