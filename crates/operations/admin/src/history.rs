@@ -7,7 +7,7 @@ use std::{collections::VecDeque, sync::Mutex};
 use serde::Serialize;
 
 use ::counters::Store;
-use api::{ByCode, Latency};
+use api::{Answers, ByCode, Latency};
 use clock::Time;
 use faults::{OnStoreFailure, mutex::lock};
 use fleet::{Buckets, Steps};
@@ -36,6 +36,7 @@ struct Sample {
     requests: [u64; ResponseCode::ALL.len()],
     /// Requests that each policy decided because the store failed.
     without_store: [u64; OnStoreFailure::ALL.len()],
+    answers: Answers,
     response_time: Vec<Distribution>,
     /// Of each pool.
     store_time: Vec<Distribution>,
@@ -58,11 +59,13 @@ type Rates = ByCode<f64>;
 impl History {
     /// Reads the counters, about once a second.
     pub(super) fn sample(&self, stats: &Stats, store: &dyn Store, now: Time) {
+        let service = stats.service();
         lock(&self.0).add(Sample {
             time: now,
             requests: stats.requests_by_code(),
-            without_store: OnStoreFailure::ALL.map(|policy| stats.service().decided_by(policy)),
-            response_time: vec![stats.service().response_time(Method::ShouldRateLimit).distribution()],
+            without_store: OnStoreFailure::ALL.map(|policy| service.decided_by(policy)),
+            answers: Answers { abandoned: service.abandoned(), late: service.late_responses.get() },
+            response_time: vec![service.response_time(Method::ShouldRateLimit).distribution()],
             store_time: store.pools().into_iter().map(|pool| pool.operation_time).collect(),
         });
     }
@@ -79,6 +82,18 @@ impl History {
         let (Some(last), Some(before)) = (newest.next(), newest.next()) else { return Default::default() };
         let micros = last.time.micros().saturating_sub(before.time.micros()).max(1);
         rates_of(before.without_store, last.without_store, micros)
+    }
+
+    /// Answers of the last minute that came too late for their callers.
+    pub(super) fn answers(&self) -> Answers {
+        let state = lock(&self.0);
+        let (Some(first), Some(last)) = (state.samples.front(), state.samples.back()) else {
+            return Answers::default();
+        };
+        Answers {
+            abandoned: last.answers.abandoned - first.answers.abandoned,
+            late: last.answers.late - first.answers.late,
+        }
     }
 
     /// Response times of the last minute.

@@ -101,7 +101,9 @@ impl Api {
             };
             found.push(one);
         }
-        let mut series: Vec<_> = found.iter().map(|one| [one.domain.clone(), one.why.clone()]).collect();
+        // With the policy `local` each replica enforces limits by itself.
+        let lifted = found.iter().filter(|one| one.policy.as_deref() != Some(OnStoreFailure::Local.name()));
+        let mut series: Vec<_> = lifted.map(|one| [one.domain.clone(), one.why.clone()]).collect();
         series.sort_unstable();
         series.dedup();
         series.truncate(MAX_SERIES);

@@ -67,6 +67,7 @@ fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Ve
         callers: callers(api, merged.without_store),
         requests: Requests { per_second: merged.per_second.into(), total: merged.total.into() },
         latency: latency(&merged.latency),
+        answers: merged.answers,
         unmatched: merged.unmatched_total.clone(),
         replica: own_id().to_owned(),
         scope: scope.to_owned(),

@@ -107,6 +107,7 @@ impl Api {
             total: managed.stats.requests_by_code(),
             without_store: self.history.without_store(),
             latency: self.history.latency(),
+            answers: self.history.answers(),
             steps: self.history.steps(),
             not_enforced: self.not_enforced.current(),
             ..Summary::default()

@@ -25,7 +25,7 @@ shapes! {
         callers: Vec<String>,
             "What callers get while the store is out of service: a text for each policy that decides, such as \
              `error: 163/s failing; Envoy lets them through unless failure_mode_deny`. Empty while the store works.";
-        requests: Requests; latency: Latency;
+        requests: Requests; latency: Latency; answers: Answers;
         unmatched: BTreeMap<String, u64>,
             "Descriptors of the last minutes that have no rule, by the reason: `unknown_domain`, `no_rule`.";
         replica: String, "The name of the replica that rules and memory are of.";
@@ -98,6 +98,13 @@ shapes! {
     #[derive(Copy)]
     Latency { p50_seconds: Option<f64>; p99_seconds: Option<f64>; }
 
+    /// Requests of the last minute that their callers decided, because no answer arrived in time.
+    #[derive(Copy)]
+    Answers {
+        abandoned: u64, "The caller reset the stream or left before the answer arrived.";
+        late: u64, "The answer was sent after the caller's deadline (`grpc-timeout`); most are among the abandoned, too.";
+    }
+
     Memory {
         resident_bytes: Option<u64>;
         limit_bytes?: Option<usize>, "What the process may use.";
@@ -151,8 +158,8 @@ shapes! {
         time: String, "RFC 3339.";
         action: String,
             "The name of a call that changes something, such as `override_set`, `counter_reset` or \
-             `override_import`; or `rules_reloaded`, `rules_rejected`, `started`, `stopped`, `store_lost`, \
-             `store_back`, `changes_dropped`.";
+             `override_import`; or `rules_reloaded`, `rules_rejected`, `started`, `stopped`, `replica_lost`, \
+             `store_lost`, `store_back`, `changes_dropped`.";
         what: String, "Values of descriptors are shown as `KEY_VALUES` says.";
         by: Option<String>,
             "The name of a token, `user@host` of a command, or the peer; null for what the service did by itself.";

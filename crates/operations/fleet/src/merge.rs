@@ -10,7 +10,7 @@ use crate::{
     steps::Steps,
     summary::{KeyRefusals, RuleHits, Summary},
 };
-use api::{Entry, KeyHits, NotEnforced};
+use api::{Answers, Entry, KeyHits, NotEnforced};
 
 /// The sums over all replicas. Its keys are in no particular order.
 pub type Merged = Summary;
@@ -41,6 +41,9 @@ pub fn merge(all: &[&Summary]) -> Merged {
         merged.without_store.iter_mut().zip(one.without_store).for_each(|(sum, rate)| *sum += rate);
         merged.total.iter_mut().zip(one.total).for_each(|(sum, n)| *sum = sum.saturating_add(n));
         merged.latency.add(&one.latency);
+        let Answers { abandoned, late } = &mut merged.answers;
+        *abandoned = abandoned.saturating_add(one.answers.abandoned);
+        *late = late.saturating_add(one.answers.late);
     }
     merged
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use crate::{latency::Buckets, steps::Steps};
-use api::{Entry, KeyHits, NotEnforced, Override};
+use api::{Answers, Entry, KeyHits, NotEnforced, Override};
 use clock::{Rfc3339, Time};
 use faults::OnStoreFailure;
 use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, shown};
@@ -61,6 +61,7 @@ pub struct Summary {
     /// Requests per second that each failure policy decided.
     pub without_store: [f64; OnStoreFailure::ALL.len()],
     pub latency: Buckets,
+    pub answers: Answers,
     pub steps: Steps,
     pub not_enforced: Vec<NotEnforced>,
 }

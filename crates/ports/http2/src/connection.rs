@@ -78,6 +78,9 @@ pub trait Service: Sized {
 
     /// Drops a call that the peer cancelled, or that a protocol error ended.
     fn closed(&mut self, call: Self::Call);
+
+    /// The peer reset a stream whose response was written: it gave up before the response arrived.
+    fn reset_after_response(&mut self) {}
 }
 
 pub struct Connection<S: Service> {

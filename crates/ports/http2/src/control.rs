@@ -33,12 +33,21 @@ impl<S: Service> Connection<S> {
             return Err(Reason::FrameSizeError);
         }
         let Some(stream) = self.streams.remove(head.stream) else {
+            if self.has_responded(head.stream) {
+                service.reset_after_response();
+            }
             return self.limits.spend(1, Flood::ClosedStreams);
         };
         let open_for = self.now.saturating_duration_since(stream.opened);
         service.closed(stream.call);
         self.peer_resets.add(head.stream);
         if open_for < limits::RAPID_RESET { self.limits.spend(1, Flood::Resets) } else { Ok(()) }
+    }
+
+    /// True for a closed stream that ended with a response and not with a reset, as far as resets are remembered.
+    fn has_responded(&self, id: u32) -> bool {
+        let is_ignored = matches!(self.goaway, GoAway::Final(last) if id > last);
+        !is_ignored && !self.resets.contains(id) && !self.peer_resets.contains(id)
     }
 
     pub(super) fn settings(&mut self, head: FrameHead, payload: &[u8]) -> Handled {

@@ -62,7 +62,7 @@ rows! { pub REQUESTS = requests(stats: &Stats)
         "Descriptors that meet no rule, and those of domains without rules as __unknown__.";
     Gauge "tollgate_not_enforced" ["domain", "why"]
         = lock(&stats.not_enforced).iter().map(|labels| (labels.each_ref().map(|label| &**label), 1_u64));
-        "1 for each reason why limits of a domain are not enforced; domain * stands for all. Somebody chose domain_allow, domain_shadow, rule_shadow and shadow_mode; nobody chose rules_missing, rules_rejected, store_failure and unmatched.";
+        "1 for each reason why limits of a domain are not enforced; domain * stands for all. Somebody chose domain_allow, domain_shadow, rule_shadow and shadow_mode; nobody chose rules_missing, rules_rejected, store_failure by the policies error and allow, and unmatched.";
 }
 
 rows! { pub HITS
@@ -95,7 +95,9 @@ rows! { pub SERVICE = service(stats: &Stats)
         "gRPC connections closed by the service because of HTTP/2 protocol errors or a flood of frames.";
     Counter "tollgate_callers_left_total" ["decision"]
         = CallerLeft::ALL.map(|left| ([left.name()], stats.service.callers_left(left).get()));
-        "Requests whose caller left while they waited for the store: finished without it; dropped beyond a bound.";
+        "Requests whose caller reset the stream or left before the response arrived: sent, too late; finished without the caller after waiting for the store; dropped beyond a bound. Always 0 for sent with GRPC_SERVER=tonic.";
+    Counter "tollgate_late_responses_total" = stats.service.late_responses.get();
+        "Responses sent after the deadline of their caller (grpc-timeout, which Envoy sets to its timeout), counted from when the request was read. Always 0 with GRPC_SERVER=tonic.";
     Counter "tollgate_holds_settled_total" ["rule"]
         = stats.holds.by_rule().iter().map(|rule| ([&*rule.full_key], rule.settled.get()));
         "Holds settled at their cost before they ended or expired.";

@@ -29,10 +29,13 @@ text::named! {
 }
 
 text::named! {
-    /// What became of a decision whose caller left while it waited for the store.
+    /// What became of a decision whose caller gave up before the response arrived.
     pub enum CallerLeft {
+        /// The response was written before the service read that the caller had reset the stream.
+        Sent = "sent",
+        /// It waited for the store, and went on without its caller.
         Finished = "finished",
-        /// Too many were.
+        /// It waited for the store, and too many went on without their callers.
         Dropped = "dropped",
     }
 }
@@ -118,6 +121,8 @@ pub struct ServiceStats {
     pub redis_error: Counter,
     /// Requests over their limit that passed because of `SHADOW_MODE`.
     pub global_shadow_mode: Counter,
+    /// Responses written after the deadline of their callers (`grpc-timeout`).
+    pub late_responses: Counter,
     pub connections_accepted: Counter,
     /// Accepted connections that are closed. Counted in place of the open ones because a number that only grows can be
     /// sharded.
@@ -185,6 +190,11 @@ impl ServiceStats {
     /// Requests that a policy decided because the store failed.
     pub fn decided_by(&self, policy: OnStoreFailure) -> u64 {
         FailureReason::ALL.iter().map(|reason| self.store_failures(policy, *reason).get()).sum()
+    }
+
+    /// Requests whose callers gave up before the response arrived.
+    pub fn abandoned(&self) -> u64 {
+        CallerLeft::ALL.iter().map(|left| self.callers_left(*left).get()).sum()
     }
 
     /// Open connections. The closed ones are read first, so that there are never fewer than none.

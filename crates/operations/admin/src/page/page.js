@@ -228,6 +228,10 @@ function drawEnforced({ enforced, not_enforced: reasons = [], store }) {
 function drawStatus(status) {
   const { per_second: now } = status.requests;
   $("about").textContent = `${scope(last.top)} · ${status.version} · up ${duration(status.uptime_seconds)} · rules ${status.rules.hash?.slice(0, 8) ?? "none"}${status.read_only ? " · read-only" : ""}`;
+  const { abandoned, late } = status.answers ?? { abandoned: 0, late: 0 };
+  $("too-late").hidden = abandoned + late === 0;
+  const tooLate = `Envoy decided requests of the last minute by itself: ${count(abandoned)} abandoned before the answer, ${count(late)} answered after the deadline`;
+  if ($("too-late").textContent !== tooLate) $("too-late").textContent = tooLate;
   const unmatched = Object.entries(status.unmatched).filter(([, n]) => n > 0);
   $("unmatched").hidden = unmatched.length === 0;
   $("unmatched").textContent = `No limit in the last minutes: ${unmatched.map(([why, n]) => `${count(n)} descriptor${n === 1 ? "" : "s"} ${UNMATCHED[why]}`).join(", ")}`;

@@ -16,7 +16,8 @@ use crate::{
     terminal::{self, DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, wrap},
 };
 use api::{
-    ByCode, Latency, NotEnforced, OrUnknown, OverridesStatus, RejectedRules, Replica, Status, StoreStatus,
+    Answers, ByCode, Latency, NotEnforced, OrUnknown, OverridesStatus, RejectedRules, Replica, Status,
+    StoreStatus,
 };
 use text::thousands;
 
@@ -80,6 +81,9 @@ fn text(status: &Status) -> String {
     let [ok, over_limit, error] = [ok, over_limit, error].map(rate);
     let rates = format!("{ok}/s allowed, {over_limit}/s over limit, {error}/s errors");
     line("requests", rates + &latency(status.latency) + &of(status));
+    if let Some(text) = too_late(status.answers) {
+        line("", paint(ERROR, &text));
+    }
     if let Some(text) = unmatched(&status.unmatched) {
         line("unmatched", paint(WARNING, &text));
     }
@@ -164,6 +168,15 @@ fn of(status: &Status) -> String {
         ("this", _) => ", this replica".to_owned(),
         _ => String::new(),
     }
+}
+
+/// Requests of the last minute that Envoy decided because their answers came too late; `None` if there are none.
+fn too_late(Answers { abandoned, late }: Answers) -> Option<String> {
+    let parts =
+        [(abandoned, "abandoned by their callers before the answer"), (late, "answered after the deadline")];
+    let parts = parts.iter().filter(|(n, _)| *n > 0);
+    let parts: Vec<_> = parts.map(|(n, what)| format!("{} {what}", thousands(*n))).collect();
+    (!parts.is_empty()).then(|| format!("{} in the last minute: Envoy decided these", parts.join(", ")))
 }
 
 /// Descriptors without a rule in the last minutes; `None` if there are none.
@@ -354,6 +367,10 @@ memory    45.0 MB, 12,000 of 10,000,000 counters
             "{shown}"
         );
         assert!(shown.contains("replicas  unknown"), "{shown}");
+        wrong["answers"] = json!({"abandoned": 1_255, "late": 3});
+        let abandoned = "\n          1,255 abandoned by their callers before the answer, 3 answered after the deadline in \
+                         the last minute: Envoy decided these\n";
+        assert!(text(&wrong).contains(abandoned), "{}", text(&wrong));
         wrong["rules"]["hash"] = Value::Null;
         assert!(!text(&wrong).contains("newer rules"), "none were loaded");
         assert_eq!(verdict(&wrong), Verdict::No);

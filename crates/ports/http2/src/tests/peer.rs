@@ -19,6 +19,8 @@ pub(super) struct Echo {
     pub(super) waits: bool,
     pub(super) opened: Vec<u32>,
     pub(super) closed: usize,
+    /// Streams that were reset after their response.
+    pub(super) missed: usize,
 }
 
 impl Service for Echo {
@@ -46,6 +48,10 @@ impl Service for Echo {
 
     fn closed(&mut self, _: Vec<u8>) {
         self.closed += 1;
+    }
+
+    fn reset_after_response(&mut self) {
+        self.missed += 1;
     }
 }
 

@@ -322,6 +322,25 @@ fn frames_on_a_stream_that_the_peer_ended_reset_it() {
     assert_eq!(peer.resets(), [(1, 5), (3, 5)]);
 }
 
+/// The service is told of responses that came too late, and not of streams without one.
+#[test]
+fn a_reset_of_a_stream_with_a_response_is_told_from_others() {
+    let mut peer = Peer::new();
+    let reset = |peer: &mut Peer, stream| {
+        peer.send(kind::RST_STREAM, 0, stream, &[0, 0, 0, 2]).unwrap();
+        (peer.echo.missed, peer.echo.closed)
+    };
+    peer.request(1, b"x").unwrap();
+    assert_eq!(reset(&mut peer, 1), (1, 0), "the response was on its way");
+    peer.open(3).unwrap();
+    assert_eq!(reset(&mut peer, 3), (1, 1), "it has no response");
+    assert_eq!(reset(&mut peer, 3), (1, 1), "it is reset already");
+    peer.open(5).unwrap();
+    peer.send(kind::WINDOW_UPDATE, 0, 5, &[0; 4]).unwrap();
+    assert_eq!(peer.resets(), [(5, 1)]);
+    assert_eq!(reset(&mut peer, 5), (1, 2), "we reset it");
+}
+
 #[test]
 fn frames_on_a_stream_that_we_reset_are_ignored() {
     let mut peer = Peer::new();

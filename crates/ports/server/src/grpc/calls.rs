@@ -32,7 +32,7 @@ use clock::Time;
 use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked};
 use limiter::{Answer, Decided, HoldToken, Limiter, Request};
-use metrics::{Method, Stats};
+use metrics::{CallerLeft, Method, Stats};
 use quota::Quotas;
 
 pub(super) type Http = Connection<ConnectionCalls>;
@@ -108,8 +108,9 @@ pub(super) struct ConnectionCalls {
     unfinished: u32,
     /// Parts of reports of quotas, which keep the connection from being idle.
     pub(super) reports: u32,
-    /// Responses to calls of the last read.
+    /// Responses to calls of the last read, all of which have this timeout.
     answered: u32,
+    timeout: Option<Duration>,
 }
 
 impl Service for ConnectionCalls {
@@ -174,11 +175,11 @@ impl Service for ConnectionCalls {
         });
         let (call, failure) = match decided {
             Ok((call, Ok(Some(decision)))) => {
-                let key = self.waiting.add(id, call.begun, call.span, decision);
+                let key = self.waiting.add(id, call, decision);
                 return http.open_complete(id, Call::Waiting(key));
             }
-            Ok((_, Ok(None))) => {
-                self.count_answered();
+            Ok((call, Ok(None))) => {
+                self.count_answered(call.timeout);
                 if !http.answer_complete(id, &framing::OK, &self.message) {
                     http.open_complete(id, Call::Answered);
                     http.answer(id, &framing::OK, &self.message);
@@ -189,7 +190,7 @@ impl Service for ConnectionCalls {
             Ok((call, Err(failure))) => (Some(call), failure),
             Err(Panicked) => (None, status::internal_error().into()),
         };
-        self.count_answered();
+        self.count_answered(head.timeout);
         finish_span(call.and_then(|call| call.span), Some(&failure));
         http.open_complete(id, Call::Answered);
         send_failure(http, id, &failure);
@@ -206,6 +207,10 @@ impl Service for ConnectionCalls {
             | Call::Rejected(_) => {}
         }
     }
+
+    fn reset_after_response(&mut self) {
+        self.calls.stats.service().callers_left(CallerLeft::Sent).increment();
+    }
 }
 
 impl ConnectionCalls {
@@ -213,7 +218,7 @@ impl ConnectionCalls {
         let rpc = match head.route {
             Route::Rpc(rpc) => rpc,
             Route::NotPost => {
-                self.count_answered();
+                self.count_answered(head.timeout);
                 return Err(Status::internal("the method is not POST").into());
             }
             Route::NoSuchMethod => {
@@ -259,6 +264,7 @@ impl ConnectionCalls {
             unfinished: 0,
             reports: 0,
             answered: 0,
+            timeout: None,
         }
     }
 
@@ -288,8 +294,7 @@ impl ConnectionCalls {
                 self.count(&unary);
             }
             Ok(Some(decision)) => {
-                let RequestHead { begun, span, .. } = unary.head;
-                let key = self.waiting.add(id, begun, span, decision);
+                let key = self.waiting.add(id, unary.head, decision);
                 if let Some(call) = http.call(id) {
                     *call = Call::Waiting(key);
                 }
@@ -325,10 +330,7 @@ impl ConnectionCalls {
 
     pub(super) fn after_read(&mut self) {
         self.time = None;
-        match std::mem::take(&mut self.answered) {
-            0 => {}
-            answered => self.calls.count(answered, self.now.elapsed()),
-        }
+        self.count_read();
         if self.unfinished == 0 && self.streaming.is_empty() {
             self.due = None;
         }
@@ -356,8 +358,20 @@ impl ConnectionCalls {
         }
     }
 
-    fn count_answered(&mut self) {
+    /// Counts a response to a call of this read. Nearly always all calls of a read have one timeout.
+    fn count_answered(&mut self, timeout: Option<Duration>) {
+        if self.timeout != timeout {
+            self.count_read();
+            self.timeout = timeout;
+        }
         self.answered += 1;
+    }
+
+    fn count_read(&mut self) {
+        match std::mem::take(&mut self.answered) {
+            0 => {}
+            answered => self.calls.count(answered, self.now.elapsed(), self.timeout),
+        }
     }
 
     #[expect(clippy::expect_used, reason = "`begin` has counted each unary call")]
@@ -368,9 +382,9 @@ impl ConnectionCalls {
     /// Counts a call. Calls that arrived with the last read share one reading of the clock.
     fn count(&mut self, unary: &Unary) {
         if unary.head.begun == self.now {
-            self.count_answered();
+            self.count_answered(unary.head.timeout);
         } else {
-            self.calls.count(1, unary.head.begun.elapsed());
+            self.calls.count(1, unary.head.begun.elapsed(), unary.head.timeout);
         }
     }
 
@@ -391,8 +405,8 @@ impl ConnectionCalls {
 
     fn answer_decided(&mut self, http: &mut Http, woken: bool) {
         let (calls, message, now) = (&self.calls, &mut self.message, Instant::now());
-        self.waiting.poll(woken, |id, begun, decided| {
-            calls.count(1, now.saturating_duration_since(begun));
+        self.waiting.poll(woken, |id, head, decided| {
+            calls.count(1, now.saturating_duration_since(head.begun), head.timeout);
             // The key may be reused while the response is blocked.
             if let Some(call) = http.call(id) {
                 *call = Call::Answered;
@@ -438,8 +452,11 @@ impl Calls {
         QuotaParts { limiter: limiter.clone(), quotas: quotas.clone(), stats: stats.clone() }
     }
 
-    fn count(&self, calls: u32, took: Duration) {
+    fn count(&self, calls: u32, took: Duration, timeout: Option<Duration>) {
         let service = self.stats.service();
+        if timeout.is_some_and(|timeout| took > timeout) {
+            service.late_responses.add(calls.into());
+        }
         service.requests(Method::ShouldRateLimit).add(calls.into());
         service.response_time(Method::ShouldRateLimit).observe_many(took, calls.into());
     }

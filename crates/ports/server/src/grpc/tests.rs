@@ -39,7 +39,7 @@ use clock::{ManualClock, Time};
 use counters::{Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
 use limiter::{Bounds, Limiter, Policy, handles};
 use memory::MemoryStore;
-use metrics::{Port, Stats, StatsOptions};
+use metrics::{CallerLeft, Port, Stats, StatsOptions};
 use net::edges::Edges;
 use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
@@ -95,6 +95,7 @@ fn limiter(store: Arc<dyn Store>, stats: &Arc<Stats>) -> Limiter {
 struct Client {
     io: DuplexStream,
     gate: Arc<Semaphore>,
+    stats: Arc<Stats>,
     /// The number of reads from the connection.
     reads: Arc<AtomicUsize>,
     /// Turns true when the connection has ended.
@@ -144,7 +145,7 @@ impl Client {
         };
         let registry = Registry::new(Port::Grpc, limits, stats.clone(), Instant::now());
         let handle = registry.admit(None, Instant::now()).unwrap();
-        let activity = Arc::new(GrpcActivity::new(handle, Arc::default(), stats));
+        let activity = Arc::new(GrpcActivity::new(handle, Arc::default(), stats.clone()));
         let config = Config { max_streams: 100, budget };
         let (io, served) = duplex(1 << 16);
         let reads = Arc::new(AtomicUsize::new(0));
@@ -156,7 +157,7 @@ impl Client {
             driver::serve(served, Rc::new(calls), config, lifetime, drained, activity).await;
             end.set(true);
         });
-        let mut client = Self { io, gate, reads, ended, received: Vec::new() };
+        let mut client = Self { io, gate, stats, reads, ended, received: Vec::new() };
         client.io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
         client.send(4, 0, 0, &[]).await;
         client
@@ -171,12 +172,20 @@ impl Client {
     }
 
     async fn ask(&mut self, stream: u32) {
+        self.ask_within(stream, None, "d").await;
+    }
+
+    async fn ask_within(&mut self, stream: u32, timeout: Option<&[u8]>, domain: &str) {
         let mut block = vec![0x83, 0x86];
         write_field(&mut block, b":path", PATH.as_bytes());
         write_field(&mut block, b"content-type", b"application/grpc");
+        if let Some(timeout) = timeout {
+            write_field(&mut block, b"grpc-timeout", timeout);
+        }
         let entry = Entry { key: "k".into(), value: "v".into() };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
-        let request = RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 1 };
+        let request =
+            RateLimitRequest { domain: domain.into(), descriptors: vec![descriptor], hits_addend: 1 };
         let message = request.encode_to_vec();
         let mut framed = vec![0];
         framed.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
@@ -318,6 +327,35 @@ fn a_lingering_connection_does_not_spin() {
         assert!(begun.elapsed() > Duration::from_millis(500), "it waits for the peer to close");
         let reads = client.reads.load(Relaxed) - reads;
         assert!(reads < 20, "{reads} reads");
+    });
+}
+
+#[test]
+fn answers_after_the_callers_deadline_and_resets_after_the_answer_are_counted() {
+    run(async {
+        let mut client = Client::connect(NO_LIFETIME).await;
+        let stats = client.stats.clone();
+        let counts = || {
+            let service = stats.service();
+            (service.late_responses.get(), service.callers_left(CallerLeft::Sent).get())
+        };
+        let timeouts = || [Some(&b"1n"[..]), Some(b"1H"), None, Some(b"1n")];
+        // Those without a domain are refused at once, the others wait for the store.
+        for (first, domain, late) in [(1, "", 2), (9, "d", 4)] {
+            let streams = || (first..).step_by(2);
+            for (stream, timeout) in streams().zip(timeouts()) {
+                client.ask_within(stream, timeout, domain).await;
+            }
+            client.gate.add_permits(4);
+            for stream in streams().take(4) {
+                client.receive(1, stream).await;
+            }
+            client.settle().await;
+            assert_eq!(counts(), (late, 0), "{domain:?}");
+        }
+        client.send(3, 0, 9, &[0, 0, 0, 2]).await;
+        client.settle().await;
+        assert_eq!(counts(), (4, 1));
     });
 }
 

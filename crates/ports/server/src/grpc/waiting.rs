@@ -13,17 +13,15 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
-    time::Instant,
 };
 
 use http2::meter::{Work, count};
 use slab::Slab;
 
 use super::{
-    request_head::concluded,
+    request_head::{RequestHead, concluded},
     status::{self, Failure},
 };
-use exporters::tracing::OpenSpan;
 use faults::{
     mutex::lock,
     panics::{self, Boundary, Panicked},
@@ -41,15 +39,16 @@ pub(super) struct Waiting {
 
 struct WaitingCall {
     id: u32,
-    begun: Instant,
-    span: Option<Box<OpenSpan>>,
+    head: RequestHead,
     decision: limiter::Waiting,
 }
 
 impl WaitingCall {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Answer, Failure>> {
         let polled = panics::catch(Boundary::GrpcRequest, || {
-            Pin::new(&mut self.decision).poll(context).map(|decided| concluded(self.span.take(), decided))
+            Pin::new(&mut self.decision)
+                .poll(context)
+                .map(|decided| concluded(self.head.span.take(), decided))
         });
         polled.unwrap_or_else(|Panicked| Poll::Ready(Err(status::internal_error().into())))
     }
@@ -100,14 +99,8 @@ impl Waiting {
     }
 
     /// Adds the call of a stream and returns its key.
-    pub(super) fn add(
-        &mut self,
-        id: u32,
-        begun: Instant,
-        span: Option<Box<OpenSpan>>,
-        decision: limiter::Waiting,
-    ) -> usize {
-        let key = self.calls.insert(WaitingCall { id, begun, span, decision });
+    pub(super) fn add(&mut self, id: u32, head: RequestHead, decision: limiter::Waiting) -> usize {
+        let key = self.calls.insert(WaitingCall { id, head, decision });
         // Keys are dense: a new one is the number of those before it.
         while self.wakers.len() <= key {
             let key = self.wakers.len();
@@ -129,7 +122,7 @@ impl Waiting {
     pub(super) fn poll(
         &mut self,
         woken: bool,
-        mut answer: impl FnMut(u32, Instant, Result<Answer, Failure>) -> bool,
+        mut answer: impl FnMut(u32, RequestHead, Result<Answer, Failure>) -> bool,
     ) {
         if woken {
             self.due.extend(lock(&self.ready.keys).drain(..));
@@ -141,9 +134,8 @@ impl Waiting {
             let Some(call) = self.calls.get_mut(key) else { continue };
             count(Work::Polled, 1);
             if let Poll::Ready(decided) = call.poll(&mut Context::from_waker(waker)) {
-                let (id, begun) = (call.id, call.begun);
-                self.calls.try_remove(key);
-                if !answer(id, begun, decided) {
+                let WaitingCall { id, head, .. } = self.calls.remove(key);
+                if !answer(id, head, decided) {
                     break;
                 }
             }
