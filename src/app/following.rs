@@ -19,7 +19,10 @@ use admin::Api;
 use clock::{Clock, SystemClock};
 use counters::Resets;
 use faults::{log_throttle::FailureLog, panics::Boundary};
-use fleet::members::{self, INTERVAL_SECONDS, Sharers};
+use fleet::{
+    change,
+    members::{self, INTERVAL_SECONDS, Publisher, Sharers},
+};
 use limit::Share;
 use limiter::Untold;
 use memcached::ResetLog;
@@ -113,11 +116,19 @@ async fn publish(app: &App, api: &Api, pool: &CommandPool) {
     let mut tick = interval_at(tokio::time::Instant::now() + INTERVAL, INTERVAL);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sharers = Sharers::default();
+    let mut publisher = Publisher::default();
     let log = FailureLog::default();
     loop {
         tick.tick().await;
-        match members::publish(pool, &api.announcement(), api.published_summary().as_deref()).await {
-            Ok(()) => log.succeeded(|suppressed| info!(suppressed, "this replica is published again")),
+        match publisher.publish(pool, &api.announcement(), api.published_summary().as_deref()).await {
+            Ok(gone) => {
+                log.succeeded(|suppressed| info!(suppressed, "this replica is published again"));
+                for replica in gone {
+                    warn!(replica, "a replica is gone without a drain");
+                    let what = format!("{replica} is gone without a drain: killed, or cut off from Redis");
+                    app.fleet.changes.record(change("replica_lost", what, SystemClock.now()));
+                }
+            }
             Err(error) => log.failed(|suppressed| warn!(suppressed, "cannot publish this replica: {error}")),
         }
         if app.limiter.uses_share()

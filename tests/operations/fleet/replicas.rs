@@ -103,34 +103,46 @@ fn every_replica_says_which_one_rejected_its_rules() {
 #[test]
 fn a_stopped_replica_leaves_at_once_and_a_killed_one_soon() {
     let redis = Redis::single();
-    let [one, mut stopped, mut killed] = [(); 3].map(|()| replica(&redis, &[]));
-    wait_for_replicas(&one, 3);
+    let [one, mut stopped, mut killed, witness] = [(); 4].map(|()| replica(&redis, &[]));
+    wait_for_replicas(&one, 4);
     let name = id(&stopped);
     let killed_name = id(&killed);
     // What was read before the stop would still be fresh.
-    wait_for_replicas(&one, 3);
+    wait_for_replicas(&one, 4);
     assert!(stopped.server.process.stop().success());
     let listed = |list: &Value| {
         let ids = list.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned());
         ids.collect::<Vec<_>>()
     };
-    let mut left = [id(&one), killed_name];
+    let mut left = [id(&one), killed_name.clone(), id(&witness)];
     left.sort_unstable();
     assert_eq!(listed(&one.get("/api/v1/status")["replicas"]), left);
     assert_eq!(listed(&one.get("/api/v1/replicas")["replicas"]), left);
-    assert_eq!(one.get("/api/v1/top")["replicas"], serde_json::json!({"known": 2, "answered": 2}));
+    assert_eq!(one.get("/api/v1/top")["replicas"], serde_json::json!({"known": 3, "answered": 3}));
     let status: Value = serde_json::from_slice(&one.run(&["status", "--json"]).stdout).unwrap();
     assert_eq!(listed(&status["replicas"]), left);
-    assert_exit(&one.run(&["status"]), 0, &["2 of 2 replicas answered"]);
+    assert_exit(&one.run(&["status"]), 0, &["3 of 3 replicas answered"]);
     assert_exit(&one.run(&["top", "--replica", &name]), 2, &["404"]);
     let members = redis.ask(&["SMEMBERS", "{tollgate}:replicas"]).words();
-    assert_eq!(members.len(), 2, "{members:?}");
+    assert_eq!(members.len(), 3, "{members:?}");
     killed.server.process.kill();
-    wait_for_replicas(&one, 1);
+    wait_for_replicas(&one, 2);
     eventually("its name is removed", || {
         let members = redis.ask(&["SMEMBERS", "{tollgate}:replicas"]).words();
-        holds(members == [id(&one)], || format!("{members:?}"))
+        holds(members.len() == 2, || format!("{members:?}"))
     });
+    let lost = |admin: &Admin| {
+        let changes = admin.get("/api/v1/changes?n=100")["changes"].take();
+        let lost = changes.as_array().unwrap().iter().filter(|one| one["action"] == "replica_lost");
+        lost.map(|one| one["what"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let expected = [format!("{killed_name} is gone without a drain: killed, or cut off from Redis")];
+    for admin in [&one, &witness] {
+        eventually("one replica has written it", || {
+            let lost = lost(admin);
+            holds(lost == expected, || format!("{lost:?}"))
+        });
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use counters::{
 use faults::OnStoreFailure;
 use fleet::{
     Announcement,
-    members::{self, INTERVAL_SECONDS, Sharers},
+    members::{INTERVAL_SECONDS, Publisher, Sharers},
 };
 use leases::LeasedStore;
 use limit::Share;
@@ -184,10 +184,10 @@ impl Replica {
         let own = Announcement { id: self.process.to_string(), ..Announcement::default() };
         let (edges, limiter) = (self.edges.clone(), self.limiter.clone());
         self.edges.start(async move {
-            let mut sharers = Sharers::default();
+            let (mut sharers, mut publisher) = (Sharers::default(), Publisher::default());
             loop {
                 edges.timer.sleep(Duration::from_secs(INTERVAL_SECONDS)).await;
-                let _ = members::publish(&pool, &own, summary.as_deref()).await;
+                let _ = publisher.publish(&pool, &own, summary.as_deref()).await;
                 if let Some((rank, replicas)) = sharers.read(&pool, &own.id).await {
                     limiter.set_share(Share::new(rank, replicas).expect("it is one of them"));
                 }

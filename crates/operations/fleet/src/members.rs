@@ -21,6 +21,10 @@ pub const INTERVAL_SECONDS: u64 = 2;
 
 const EXPIRY_SECONDS: u64 = 10;
 
+/// After as many publications in a row every other replica that lives has published, also after an outage of Redis or
+/// the loss of its keys. Before, an expired announcement says nothing.
+const SURE_AFTER: u64 = EXPIRY_SECONDS / INTERVAL_SECONDS;
+
 /// The time for which a reading is kept, in microseconds.
 const KEPT_MICROS: u64 = 2_000_000;
 
@@ -97,8 +101,48 @@ fn summary_key(pool: &CommandPool, id: &str) -> String {
     pool.key(&format!("summary:{id}"))
 }
 
-/// Publishes this replica, and removes the names of two others if they have expired.
-pub async fn publish(pool: &CommandPool, own: &Announcement, summary: Option<&str>) -> Result<(), String> {
+/// Publishes one replica.
+#[derive(Default)]
+pub struct Publisher {
+    /// Publications since the last failure.
+    in_a_row: u64,
+}
+
+impl Publisher {
+    /// Publishes this replica, and removes the names of two others if they have expired. Returns those that it removed,
+    /// which no other replica gets: they ended without [`leave`].
+    pub async fn publish(
+        &mut self,
+        pool: &CommandPool,
+        own: &Announcement,
+        summary: Option<&str>,
+    ) -> Result<Vec<String>, String> {
+        let before = std::mem::take(&mut self.in_a_row);
+        let others = announce(pool, own, summary).await?;
+        self.in_a_row = before + 1;
+        let mut gone = Vec::new();
+        if self.in_a_row <= SURE_AFTER {
+            return Ok(gone);
+        }
+        let members = pool.key("replicas");
+        for id in others {
+            let is_there = cmd("EXISTS").arg(announcement_key(pool, &id)).to_owned();
+            if !pool.command::<bool>(&members, &is_there).await?
+                && pool.command::<u64>(&members, cmd("SREM").arg(&members).arg(&id)).await? == 1
+            {
+                gone.push(id);
+            }
+        }
+        Ok(gone)
+    }
+}
+
+/// Publishes this replica, and returns the names of two.
+async fn announce(
+    pool: &CommandPool,
+    own: &Announcement,
+    summary: Option<&str>,
+) -> Result<Vec<String>, String> {
     let members = pool.key("replicas");
     let json = serde_json::to_string(own).map_err(|error| error.to_string())?;
     let mut commands = pipe();
@@ -110,12 +154,7 @@ pub async fn publish(pool: &CommandPool, own: &Announcement, summary: Option<&st
     }
     commands.cmd("SADD").arg(&members).arg(&own.id).ignore().cmd("SRANDMEMBER").arg(&members).arg(2);
     let (some,): (Vec<String>,) = pool.pipeline(&members, &commands).await?;
-    for id in some {
-        if !pool.command::<bool>(&members, cmd("EXISTS").arg(announcement_key(pool, &id))).await? {
-            pool.command::<u64>(&members, cmd("SREM").arg(&members).arg(&id)).await?;
-        }
-    }
-    Ok(())
+    Ok(some)
 }
 
 /// Removes this replica, which stops.
