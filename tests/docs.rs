@@ -301,6 +301,9 @@ fn minute() -> u64 {
 
 #[test]
 fn every_metric_named_exists() {
+    // Of the Go service alone, as the page of differences says.
+    let missing =
+        ["ratelimit_go_", "ratelimit_localcache_overwriteCount", "ratelimit_localcache_averageAccessTime"];
     let known: BTreeSet<&str> = tollgate::app::documentation().iter().map(|metric| metric.name).collect();
     for page in pages() {
         let text = read(&page);
@@ -314,7 +317,8 @@ fn every_metric_named_exists() {
             let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
             let is_one = known.contains(name) || base.is_some_and(|base| known.contains(base));
             let begins_some = name.ends_with('_') && known.iter().any(|known| known.starts_with(name));
-            assert!(is_one || begins_some, "{page}: {name}");
+            let is_missing = page == "docs/reference/differences.md" && missing.contains(&name);
+            assert!((is_one || begins_some) != is_missing, "{page}: {name}");
         }
     }
 }
