@@ -14,6 +14,8 @@ use super::read;
 
 /// That Envoy, on its own ports.
 pub(super) struct Front {
+    /// Serves Envoy's own metrics.
+    pub(super) metrics: u16,
     listener: u16,
     process: Process,
     _dir: tempfile::TempDir,
@@ -22,15 +24,16 @@ pub(super) struct Front {
 impl Front {
     pub(super) fn start(service: u16) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (admin, listener, upstream) = (free_port(), free_port(), free_port());
+        let [admin, metrics, listener, upstream] = [(); 4].map(|()| free_port());
         let own = [
             ("address: 127.0.0.1, port_value: 9901", admin),
+            ("address: 0.0.0.0, port_value: 9902", metrics),
             ("address: 0.0.0.0, port_value: 10000", listener),
             ("address: 127.0.0.1, port_value: 10001", upstream),
             ("address: tollgate, port_value: 8081", service),
         ];
         // A busy test machine may miss the 20 ms.
-        let config = replaced(&read("deploy/envoy.yaml"), "timeout: 0.02s", "timeout: 5s");
+        let config = replaced(&read("deploy/envoy.yaml"), "timeout: 0.02s", "timeout: 1s");
         let config = own.iter().fold(config, |config, (place, port)| {
             replaced(&config, place, &format!("address: 127.0.0.1, port_value: {port}"))
         });
@@ -39,7 +42,7 @@ impl Front {
         command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warning"]);
         command.args(["-c", "envoy.yaml"]).current_dir(dir.path());
         let process = Process::start(command, &dir.path().join("log"));
-        let front = Self { listener, process, _dir: dir };
+        let front = Self { metrics, listener, process, _dir: dir };
         eventually("Envoy forwards", || {
             let answer = front.ask(&[]).map_err(|error| format!("{error}\n{}", front.process.log()))?;
             holds(answer.status == 200, || answer.text())

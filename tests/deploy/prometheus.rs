@@ -7,6 +7,9 @@ use tempfile::TempDir;
 
 use crate::support::{eventually, holds, http, ports::free_port, process::Process};
 
+/// The job of the Envoy.
+const ENVOY: &str = "envoy";
+
 /// A running Prometheus. It is killed when this is dropped.
 pub(super) struct Prometheus {
     port: u16,
@@ -15,18 +18,20 @@ pub(super) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts a Prometheus that scrapes the ports of these jobs and evaluates these rules.
-    pub(super) fn start(jobs: &[(&str, Vec<u16>)], rules: &str) -> Self {
+    /// Starts a Prometheus that scrapes the ports of these jobs and an Envoy, and evaluates these rules.
+    pub(super) fn start(jobs: &[(&str, Vec<u16>)], envoy: u16, rules: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-prometheus-").tempdir().unwrap();
         let scraped = |(job, ports): &(&str, Vec<u16>)| {
             let targets: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-            json!({"job_name": job, "static_configs": [{"targets": targets}]})
+            let path = if *job == ENVOY { "/stats/prometheus" } else { "/metrics" };
+            json!({"job_name": job, "metrics_path": path, "static_configs": [{"targets": targets}]})
         };
+        let envoy = (ENVOY, vec![envoy]);
         // JSON is YAML too.
         let config = json!({
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
             "rule_files": ["rules.yaml"],
-            "scrape_configs": jobs.iter().map(scraped).collect::<Vec<_>>(),
+            "scrape_configs": jobs.iter().chain([&envoy]).map(scraped).collect::<Vec<_>>(),
         });
         fs::write(dir.path().join("prometheus.yaml"), config.to_string()).unwrap();
         fs::write(dir.path().join("rules.yaml"), rules).unwrap();

@@ -50,7 +50,8 @@ descriptors:
 ";
 
 /// These may fire at any time on a busy machine, on which a store answers late; promtool's tests check when they are silent.
-const ABOUT_TIME: [&str; 7] = [
+const ABOUT_TIME: [&str; 8] = [
+    "TollgateEnvoyErrors",
     "TollgateRedisSlow",
     "TollgateLatencyHigh",
     "TollgateRedisUnavailable",
@@ -82,7 +83,7 @@ fn each_alert_fires_with_its_cause_and_every_query_of_the_dashboard_has_data() {
         ("secured", vec![secured.server.ports.metrics]),
         ("dependent", vec![dependent.server.ports.metrics]),
     ];
-    let prometheus = Prometheus::start(&jobs, &at_once);
+    let prometheus = Prometheus::start(&jobs, envoy.metrics, &at_once);
     let mut watch = Watch { prometheus: &prometheus, fired: BTreeSet::new() };
 
     let over = AtomicBool::new(false);
@@ -93,7 +94,8 @@ fn each_alert_fires_with_its_cause_and_every_query_of_the_dashboard_has_data() {
 
         watch.sees_load();
         watch.sees_that_all_is_well();
-        lose_redis(&way, &shared, &mut watch);
+        freeze(&shared, &mut watch);
+        lose_redis(&redis, &way, &shared, &mut watch);
         forget_to_settle(&alone, &mut watch);
         if cfg!(debug_assertions) {
             panic_once(&alone, &mut watch);
@@ -128,15 +130,12 @@ fn every_open_panel_of_the_dashboard_has_data_with_redis() {
     let redis = Redis::single();
     let server = Setup::new().rules("shop.yaml", &read("deploy/kubernetes/rules/shop.yaml"));
     let server = server.redis(&redis::tcp(&format!("127.0.0.1:{}", redis.port))).start_healthy();
-    let prometheus = Prometheus::start(&[("tollgate", vec![server.ports.metrics])], &read(RULES));
+    let envoy = Front::start(server.ports.grpc);
+    let jobs = [("tollgate", vec![server.ports.metrics])];
+    let prometheus = Prometheus::start(&jobs, envoy.metrics, &read(RULES));
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                server.ask(of("shop", vec![descriptor(&[("client_id", "ann")])])).expect("it answers");
-                thread::sleep(Duration::from_millis(20));
-            }
-        });
+        scope.spawn(|| envoy.ask_until(&over));
         let _ends = Ends(&over);
         let [shown, _] = dashboard_queries();
         assert!(shown.len() > 30, "{shown:?}");
@@ -218,20 +217,31 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Redis is slow, then stopped while requests end that hold, then back.
-fn lose_redis(way: &Proxy, server: &Server, watch: &mut Watch<'_>) {
+/// One replica of two is frozen, and Envoy gives up on what it sends there.
+fn freeze(server: &Server, watch: &mut Watch<'_>) {
+    server.process.signal("STOP");
+    watch.expects(&["TollgateReplicaDown", "TollgateEnvoyErrors"]);
+    server.process.signal("CONT");
+    watch.expects(&["TollgateLatencyHigh"]);
+}
+
+/// Redis is slow, then frozen, then cut off while requests end that hold, then back.
+fn lose_redis(redis: &Redis, way: &Proxy, server: &Server, watch: &mut Watch<'_>) {
     let ids: Vec<_> =
         (0..101).filter_map(|_| holds_id(&server.ask(holding("budget")).expect("it holds"))).collect();
     assert_eq!(ids.len(), 101);
     way.set(Way::Open(Duration::from_millis(30)));
-    watch.expects(&["TollgateRedisSlow", "TollgateLatencyHigh"]);
-    way.set(Way::Cut);
+    watch.expects(&["TollgateRedisSlow"]);
+    way.set(Way::CLEAR);
+    redis.freeze();
     watch.expects(&[
         "TollgateRedisUnavailable",
         "TollgateStoreFailures",
         "TollgateErrorRateHigh",
         "TollgateNotEnforced",
     ]);
+    way.set(Way::Cut);
+    redis.thaw();
     for id in &ids {
         let end = of("named", vec![descriptor(&[("hold_end", id)])]);
         server.ask(end).expect("an end is always answered");

@@ -312,3 +312,24 @@ fn the_status_says_which_limits_are_not_enforced_and_who_chose_so() {
         holds(all.iter().all(|one| one["domain"] != "shop"), || format!("{all:?}"))
     });
 }
+
+/// With the policy `local` each replica enforces limits; with `error` nobody does.
+#[test]
+fn limits_that_each_replica_counts_are_enforced_by_the_metrics() {
+    let mut redis = Redis::single();
+    let replica = on(&redis);
+    switch(&replica, &["shop", "--on-store-failure", "local"]);
+    redis.kill();
+    let series = eventually("both domains are decided without Redis", || {
+        for domain in ["shop", "other"] {
+            let _ = outcome(&replica, domain);
+        }
+        let (all, series) = reasons(&replica);
+        let fails = |domain| {
+            let failed = all.iter().filter(|one| one["why"] == "store_failure");
+            failed.into_iter().any(|one| one["domain"] == domain)
+        };
+        holds(fails("shop") && fails("other"), || format!("{all:?}")).map(|()| series)
+    });
+    assert_eq!(series, ["tollgate_not_enforced{domain=\"other\",why=\"store_failure\"}"]);
+}
