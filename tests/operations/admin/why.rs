@@ -1,5 +1,7 @@
 //! Why a request was refused: every request with a value, what refused it, and one exemption from all of it.
 
+use std::fmt::Write as _;
+
 use super::*;
 use crate::support::{
     browser::Browser,
@@ -97,7 +99,8 @@ fn values_of_callers_are_found_whatever_they_are() {
     let admin = start(&[]);
     for value in ["a\"b\\c", "ä\u{0}\n", "\"}],\"hits\":1", "a b&c=d#e"] {
         ask(&admin, value, "10.0.0.9");
-        let query: String = value.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let mut query = String::new();
+        value.bytes().for_each(|byte| write!(query, "%{byte:02X}").unwrap());
         let reply = why(&admin, &query, 1);
         assert_eq!(reply["requests"].as_array().unwrap().len(), 1, "{reply}");
         let found = &reply["requests"][0]["descriptors"][0]["descriptor"][0]["value"];

@@ -48,8 +48,8 @@ pub(super) async fn file(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let domain = call.query.needed("domain");
     let served = api.managed.source.current();
     let place = served.as_ref().and_then(|served| {
-        let mut rules = served.rules.domain(domain)?.rules().iter();
-        rules.find_map(|(rule, _)| served.attached.recent(rule.id)?.place.clone())
+        let rules = served.rules.domain(domain)?.rules();
+        rules.iter().find_map(|(rule, _)| served.attached.recent(rule.id)?.place.clone())
     });
     let Some((file, _)) = place else {
         let message = format!("domain={:?}: no rule in force of this domain is in a file", cut(domain));

@@ -76,8 +76,9 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let wanted = shown(value, values).into_owned();
     let parts = Parts { refusals: true, ..Parts::default() };
     let View { merged, whose } = api.view(&call.query, parts).await?;
-    let recorded = api.managed.trials.as_ref().map(|trials| &trials.requests);
-    let seen = match recorded.map(|requests| requests.recording()) {
+    let recording = api.managed.trials.as_ref().map(|trials| trials.requests.recording());
+    let share_of_keys = recording.as_ref().map(Recording::rate);
+    let seen = match recording {
         None => Seen::default(),
         Some(recording) => {
             let wanted = wanted.clone();
@@ -135,7 +136,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         value: wanted,
         requests,
         more: seen.more,
-        share_of_keys: recorded.map(|requests| requests.rate()),
+        share_of_keys,
         key_values: values.name().to_owned(),
         whose,
     };
