@@ -41,7 +41,7 @@ fn wait(setup: &Setup) -> Waiting {
 }
 
 fn left(setup: &Setup) -> [u64; 2] {
-    CallerLeft::ALL.map(|left| setup.stats.service().callers_left(left).get())
+    [CallerLeft::Finished, CallerLeft::Dropped].map(|left| setup.stats.service().callers_left(left).get())
 }
 
 fn decided(setup: &Setup) -> u64 {
