@@ -10,6 +10,7 @@ mod lost;
 mod meant;
 mod million;
 mod moves;
+mod named;
 mod replicas;
 mod unwritable;
 
@@ -139,7 +140,10 @@ fn every_action_takes_effect_immediately_and_ends_with_its_removal() {
     let replica = Replica::in_memory();
     let text = replica
         .tollgate(&["override", "set", "shop", "user=ann", "--limit", "5/year", "--reason", "ticket 1"]);
-    assert_eq!(text, "shop user=ann (rule shop.user): limit 5 per year\n");
+    assert_eq!(
+        text,
+        "shop user=ann (rule shop.user): limit 5 per year\n  before  3 per year\n  after   5 per year\n"
+    );
     assert_eq!(
         [(); 6].map(|()| replica.ask("user", "ann")),
         [(OK, 4), (OK, 3), (OK, 2), (OK, 1), (OK, 0), (OVER, 0)]
@@ -345,7 +349,7 @@ fn explain_fails_if_the_overrides_of_a_service_cannot_be_read() {
 fn an_invalid_command_is_explained_and_changes_nothing() {
     let replica = Replica::in_memory();
     for (args, expected) in [
-        (&["set", "shop", "user=a"][..], "<--limit <N/UNIT>|--block|--allow|--shadow>"),
+        (&["set", "shop", "user=a"][..], "<--limit <N/UNIT>|--scale <PERCENT>|--block|--allow|--shadow>"),
         (&["set", "shop", "user=a", "--limit", "5"], "expected a number and a unit, such as 100/minute"),
         (&["set", "shop", "user=a", "--limit", "5/fortnight"], "unknown unit \"fortnight\"; expected second"),
         (&["set", "shop", "user=a", "--limit", "-5/day"], "error"),
@@ -363,7 +367,7 @@ fn an_invalid_command_is_explained_and_changes_nothing() {
         (&["set", "shop", "user=a", "--block", "--until", "2020-01-01T00:00:00Z"], "is in the past"),
         (&["remove", "shop"], "no override"),
         (&["remove", "user=a"], "expected DOMAIN KEY=VALUE, DOMAIN --entry KEY=VALUE, or an identifier"),
-        (&["list", "--action", "blok"], "[possible values: limit, block, allow, shadow]"),
+        (&["list", "--action", "blok"], "[possible values: limit, block, allow, shadow, scale]"),
         (&["import", "/no/such/file"], "No such file"),
     ] {
         let output = replica.run(&[&["override"], args].concat());

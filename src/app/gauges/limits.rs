@@ -1,11 +1,12 @@
 //! The limits of rules as they are in force now: by their schedules, and by overrides of whole rules.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use clock::Time;
 use limit::{Limit, Limits, Unit};
+use limiter::limits_under;
 use metrics::labels::Labels;
-use overrides::{Action, Index, Target, target::Entries};
+use overrides::{Action, Found, Index, Override, Target, target::Entries};
 use rules::{Level, Node, RuleSet};
 
 /// A limit of a rule.
@@ -64,22 +65,31 @@ impl Walk<'_> {
         };
         let own = || rule.limits().filter(|_| !rule.overrides_only).into_iter().flat_map(Limits::iter);
         let own = own().map(|limit| limit.at(self.now));
-        match of_whole_rule(self.index, domain, entries, self.now) {
-            Some(Action::Limit { requests_per_unit, unit, .. }) => add(unit.lowercase(), requests_per_unit),
-            Some(Action::Allow) => {}
-            Some(Action::Block) => own.for_each(|limit| add(unit(limit), 0)),
-            Some(Action::Shadow) | None => own.for_each(|limit| add(unit(limit), limit.requests_per_unit)),
+        let one = of_whole_rule(self.index, domain, entries, self.now);
+        let found = one.map(|one| Found::new(&one, self.now));
+        // The calendar has no part in the number or in the unit.
+        let replacing = found.as_ref().and_then(|found| limits_under(found, Some(rule), false, self.now));
+        match (found.map(|found| found.action), &replacing) {
+            (Some(Action::Allow), _) => {}
+            (Some(Action::Block), _) => own.for_each(|limit| add(unit(limit), 0)),
+            (_, Some(limits)) => {
+                limits
+                    .iter()
+                    .map(|limit| limit.at(self.now))
+                    .for_each(|limit| add(unit(limit), limit.requests_per_unit));
+            }
+            (_, None) => own.for_each(|limit| add(unit(limit), limit.requests_per_unit)),
         }
     }
 }
 
-/// The action of an override for all descriptors that a rule matches.
-fn of_whole_rule(index: &Index, domain: &str, entries: &Entries, now: Time) -> Option<Action> {
+/// The override for all descriptors that a rule matches.
+fn of_whole_rule(index: &Index, domain: &str, entries: &Entries, now: Time) -> Option<Arc<Override>> {
     if index.is_empty() {
         return None;
     }
     let target = Target::new(domain, entries.clone()).ok()?;
-    index.get(&target).filter(|one| !one.is_over(now)).map(|one| one.action)
+    index.get(&target).filter(|one| !one.is_over(now))
 }
 
 fn unit(limit: &Limit) -> String {

@@ -38,7 +38,12 @@ fn everything(samples: &mut Samples<'_>) {
     limits(samples, &[RuleLimit { full_key, domain_bytes: 1, unit, requests: 32 }]);
     control_plane(samples, &xds::SubscriptionState::default());
     rows::store(samples, &StoreUsage { held, max_keys: 6 });
-    overrides(samples, &Usage { by_action: [26, 27, 28, 29], has_local_calendar: false, bytes: 30 }, 3, 1);
+    overrides(
+        samples,
+        &Usage { by_action: [26, 27, 28, 29, 30], has_local_calendar: false, bytes: 30 },
+        3,
+        1,
+    );
     memory(samples, 37, &[MemoryUse { name: "rules", bytes: 38, used: Some(39) }]);
 }
 

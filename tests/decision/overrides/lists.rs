@@ -128,6 +128,9 @@ fn what_begins_at_0_is_said_by_check_and_by_the_reload() {
     let check = |before: &str, after: &str, redis_type: &str| {
         let mut command = Command::new(binary());
         command.current_dir(dir).args(["check", "--before", before, after]).env("REDIS_TYPE", redis_type);
+        if redis_type == "cluster" {
+            command.env("REDIS_SOCKET_TYPE", "tcp").env("REDIS_URL", "127.0.0.1:6379,127.0.0.1:6380");
+        }
         printed(&command.output().unwrap())
     };
     let note = |rule: &str, limit: &str| format!("the counters of {limit} begin at 0\n  --> shop.{rule}");

@@ -145,7 +145,8 @@ fn overrides() -> Index {
         ("probe", "ready", Action::Block),
     ] {
         let target = Target::new("d", vec![(key.into(), Value::Exact(value.into()))]).unwrap();
-        let one = Override { target, action, expires: None, reason: "".into(), by: "".into() };
+        let one =
+            Override { target, action, limit_name: None, expires: None, reason: "".into(), by: "".into() };
         index.add_to(&mut draft, one).unwrap();
     }
     index.add(&draft).unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use overrides::{Override, Target};
+use overrides::{Kept, Override, Target};
 use serde_json::json;
 use simulated_redis::{Eviction, Refusal};
 
@@ -303,7 +303,9 @@ impl Simulation {
                 None => keeper.remove(&target(of)).await,
             };
             world.tell(&process, format_args!("{of:?} {to:?}: {changed:?}"));
-            operations.lock().expect("nothing panics with it").end(of, to, changed.is_err(), world.now());
+            // An owed change is lost if the process ends before Redis has it.
+            let is_sure = matches!(changed, Ok(Kept::Stored));
+            operations.lock().expect("nothing panics with it").end(of, to, !is_sure, world.now());
         });
     }
 

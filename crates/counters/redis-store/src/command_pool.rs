@@ -43,6 +43,27 @@ pub struct CommandPool {
     prefix: Box<str>,
 }
 
+/// Why a command failed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommandFailure {
+    /// The address, the cause and advice.
+    pub message: String,
+    /// The server was not reached, did not answer, or does not serve now. Otherwise it has refused the command.
+    pub is_away: bool,
+}
+
+impl CommandFailure {
+    pub fn away(message: String) -> Self {
+        Self { message, is_away: true }
+    }
+}
+
+impl From<CommandFailure> for String {
+    fn from(failure: CommandFailure) -> Self {
+        failure.message
+    }
+}
+
 /// What is sent.
 #[derive(Clone, Copy)]
 enum Sent<'c> {
@@ -103,7 +124,7 @@ impl CommandPool {
     /// # Errors
     /// When the server cannot be reached or rejects the command: the address, the cause and advice.
     pub async fn command<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, String> {
-        self.run(key, Sent::Command(command)).await
+        Ok(self.run(key, Sent::Command(command)).await?)
     }
 
     /// Runs commands in one pipeline on the server that owns `key`.
@@ -125,7 +146,7 @@ impl CommandPool {
         &self,
         key: &str,
         script: &ScriptInvocation<'_>,
-    ) -> Result<T, String> {
+    ) -> Result<T, CommandFailure> {
         self.run(key, Sent::Script(script)).await
     }
 
@@ -152,12 +173,13 @@ impl CommandPool {
     }
 
     /// Follows redirections. A server executes nothing that it refuses in these ways.
-    async fn run<T: FromRedisValue>(&self, key: &str, sent: Sent<'_>) -> Result<T, String> {
+    async fn run<T: FromRedisValue>(&self, key: &str, sent: Sent<'_>) -> Result<T, CommandFailure> {
         let timer = &*self.edges.timer;
         let until = after(timer.now(), TIMEOUT);
-        let (mut to, mut is_asking, mut redirects, mut is_renewed) = (self.owner(key)?, false, 0, false);
+        let owner = || self.owner(key).map_err(CommandFailure::away);
+        let (mut to, mut is_asking, mut redirects, mut is_renewed) = (owner()?, false, 0, false);
         loop {
-            let mut link = self.link(&to).await?;
+            let mut link = self.link(&to).await.map_err(CommandFailure::away)?;
             link.is_asking = is_asking;
             let error = match timer.timeout(TIMEOUT, sent.over(&mut link)).await {
                 Some(Ok(value)) => return Ok(value),
@@ -167,10 +189,11 @@ impl CommandPool {
             let text = text(&error);
             let kind = failure::kind_of_reply(&text);
             let is_demoted = demotes(kind);
+            let is_lost = error.is_io_error() || error.is_connection_dropped() || error.is_timeout();
             if is_demoted {
                 // Another server may be behind the address now.
                 self.renew(&to, link);
-            } else if error.is_io_error() || error.is_connection_dropped() || error.is_timeout() {
+            } else if is_lost {
                 drop(Taken::take(link));
             }
             // A master may have become a replica, and slots may have moved.
@@ -185,9 +208,12 @@ impl CommandPool {
                     timer.sleep(PAUSE).await;
                 }
                 None if is_demoted && !is_renewed => is_renewed = true,
-                _ => return Err(self.explain(&to, &text)),
+                _ => {
+                    let is_away = is_lost || is_demoted || kind == FailureKind::ClusterDown;
+                    return Err(CommandFailure { message: self.explain(&to, &text), is_away });
+                }
             }
-            (to, is_asking) = (self.owner(key)?, false);
+            (to, is_asking) = (owner()?, false);
         }
     }
 

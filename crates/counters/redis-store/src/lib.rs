@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 
 use crate::settings::{Redis, RedisPool};
 use clock::Time;
-pub use command_pool::CommandPool;
+pub use command_pool::{CommandFailure, CommandPool};
 use counters::{
     Batch, Closing, Count, Counting, HoldAccount, KeepHolds, ListingFuture, MostHolds, Operate, Report,
     StoreFuture, SweepFuture,

@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use super::{
     Limiter, Served,
-    matches::Matches,
+    matches::{Matches, limits_under},
     outcome::outcome,
     plan::{self, LimitCheck, Plan, Planned, PlannedRequest},
     request::{Request, RequestError},
 };
 use clock::Time;
 use counters::{Batch, Close, Counting, HoldId, OpenHold, Resets};
-use limit::{InForce, Limit};
+use limit::{InForce, Limit, Limits};
 use metrics::{Stats, StatsOptions};
 use overrides::{Action, Found};
+use rules::Rule;
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Counters {
@@ -152,6 +153,11 @@ impl Limiter {
         let keys: Vec<String> = batch.checks().iter().map(|check| batch.full_key(check).to_owned()).collect();
         self.forget(&Resets::Of(keys.clone()));
         Ok(keys)
+    }
+
+    /// The limits that an override gives the descriptors of a rule; `None` for those of the rule.
+    pub fn limits_under(&self, found: &Found, rule: Option<&Rule>, now: Time) -> Option<Limits> {
+        limits_under(found, rule, self.policy.calendar_months, now)
     }
 
     /// Forgets the state in this process of counters that were reset, here or by another replica.

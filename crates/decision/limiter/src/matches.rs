@@ -61,7 +61,7 @@ impl<'r> Matches<'r> {
             let replacement = match (found, of_request) {
                 (Some(found), _) => {
                     let rule = matched.as_ref().map(|matched| matched.rule);
-                    let limits = limits(&found, rule, policy);
+                    let limits = limits_under(&found, rule, policy.calendar_months, now);
                     Some(Box::new(Replacement { overridden: Some(found), limits }))
                 }
                 (None, Some(limit)) => {
@@ -105,13 +105,9 @@ impl<'r> Match<'r> {
         self.rule().map(|rule| rule.id)
     }
 
-    /// A bit for each level whose value is in the counter's key although the rule's counter is shared by its values: an
-    /// override for one value has its own counter.
-    pub(super) fn own_levels(&self) -> u32 {
-        match self.overridden() {
-            Some(Found { action: Action::Limit { .. }, exact_levels, .. }) => *exact_levels,
-            _ => 0,
-        }
+    /// The override that changes this limit.
+    pub(super) fn changing(&self, limit: &Limit) -> Option<&Found> {
+        self.overridden().filter(|found| found.changes(limit))
     }
 }
 
@@ -125,43 +121,59 @@ fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Resul
     Ok(limit.with_calendar_months(policy.calendar_months).counted(policy.counting))
 }
 
-/// The limits of an override. A new limit has the algorithm and the name of the rule's, and the calendar of its limit per
-/// the same unit; one with a calendar is a fixed window. It continues the counter of the rule's limit that counts in the same
-/// way; one by entry has counters of its own.
-#[expect(clippy::expect_used, reason = "only a multiple of a unit can be too long")]
-fn limits(found: &Found, rule: Option<&Rule>, policy: &Policy) -> Option<Limits> {
-    let of_rule = rule.and_then(Rule::limits).map(Limits::first);
-    let (requests_per_unit, unit, calendar) = match found.action {
-        Action::Limit { requests_per_unit, unit, calendar } => (requests_per_unit, unit, calendar),
+/// The limits of a descriptor under an override; `None` for those of its rule. A new limit has the algorithm and the name of
+/// the one that it replaces, and the calendar of the rule's limit per the same unit; one with a calendar is a fixed window. It
+/// continues the counter of the rule's limit that counts in the same way; one by entry has counters of its own. Limits that
+/// the override does not change are the rule's, with their counters.
+pub fn limits_under(found: &Found, rule: Option<&Rule>, calendar_months: bool, now: Time) -> Option<Limits> {
+    let of_rule = rule.and_then(Rule::limits);
+    let is_apart = found.by.is_some();
+    match (found.action, of_rule) {
         // The limit in the response, if the rule has none.
-        Action::Block if of_rule.is_none() => return Some(Limit::plain(0, Unit::Second).into()),
-        Action::Block | Action::Allow | Action::Shadow => return None,
-    };
+        (Action::Block, None) => Some(Limit::plain(0, Unit::Second).into()),
+        (Action::Limit { .. }, _) if found.limit_name.is_none() => {
+            let all = of_rule.into_iter().flat_map(Limits::iter);
+            let limit = new_limit(found.action, all, calendar_months)?;
+            Some(if is_apart { limit.apart() } else { continued(limit, rule) }.into())
+        }
+        (Action::Limit { .. } | Action::Scale(_), Some(limits)) => Some(limits.map(|limit| {
+            let changed = match found.action {
+                _ if !found.changes(limit) => None,
+                Action::Scale(percent) => Some(limit.at(now).scaled(|requests| percent.of(requests))),
+                action => new_limit(action, std::iter::once(limit), calendar_months),
+            };
+            changed.map_or_else(|| limit.clone(), |changed| changed.in_place_of(limit, is_apart))
+        })),
+        _ => None,
+    }
+}
+
+/// The limit of an override in place of `replaced`, with the algorithm and the name of the first of them.
+#[expect(clippy::expect_used, reason = "only a multiple of a unit can be too long")]
+fn new_limit<'l>(
+    action: Action,
+    replaced: impl Iterator<Item = &'l Limit> + Clone,
+    calendar_months: bool,
+) -> Option<Limit> {
+    let of_rule = replaced.clone().next();
+    let Action::Limit { requests_per_unit, unit, calendar } = action else { return None };
     // The rules may have changed since the override was set, and one by entry meets several rules.
     let of_rule_kind = of_rule.map(|limit| limit.algorithm.kind()).unwrap_or_default();
     let mut kinds = [of_rule_kind, Kind::SlidingWindow].into_iter();
     let kind = kinds.find(|kind| requests_per_unit <= kind.most()).unwrap_or_default();
-    let mut of_unit =
-        rule.and_then(Rule::limits).into_iter().flat_map(Limits::iter).filter(|limit| limit.unit == unit);
+    let name = of_rule.and_then(|limit| limit.name.clone());
     // A limit of requests under way has no window.
     if let (Kind::Concurrency, Some(hold)) = (kind, of_rule.and_then(|limit| limit.hold.as_ref())) {
-        let limit = Limit::concurrency(requests_per_unit, HoldRule::clone(hold));
-        let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
-        return Some(counted_as(limit, found, rule));
+        return Some(Limit::concurrency(requests_per_unit, HoldRule::clone(hold)).named(name));
     }
-    let calendar = calendar.or_else(|| of_unit.find_map(|limit| limit.calendar));
+    let of_unit = || replaced.filter(|limit| limit.unit == unit).find_map(|limit| limit.calendar);
+    let calendar = calendar.or_else(of_unit);
     let of_length = || Limit::new(requests_per_unit, unit, NonZeroU32::MIN, kind, None);
     let limit = calendar.map(|calendar| Limit::of_calendar(requests_per_unit, calendar)).or_else(of_length);
     let limit = limit.expect("a window of one unit is not too long");
     let counting = of_rule.map(|limit| limit.counting).unwrap_or_default();
-    let limit = limit.with_calendar_months(policy.calendar_months).counted(counting);
-    let limit = limit.holding(of_rule.and_then(|limit| limit.hold.clone()));
-    let limit = limit.named(of_rule.and_then(|limit| limit.name.clone()));
-    Some(counted_as(limit, found, rule))
-}
-
-fn counted_as(limit: Limit, found: &Found, rule: Option<&Rule>) -> Limits {
-    if found.by.is_some() { limit.apart() } else { continued(limit, rule) }.into()
+    let limit = limit.with_calendar_months(calendar_months).counted(counting);
+    Some(limit.holding(of_rule.and_then(|limit| limit.hold.clone())).named(name))
 }
 
 /// A limit in place of a rule's.

@@ -17,7 +17,6 @@ use overrides::{Action, Index};
 use recent::{
     About, DecidedBy, Decision, HitOutcome, Hits, LimitShown, OverrideShown, Recent, Unmatched, Wanted,
 };
-use rules::Rule;
 
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;
@@ -138,10 +137,11 @@ fn set_outcome(
     outcome: &LimitOutcome<'_>,
     conclusion: &Conclusion<'_, '_>,
 ) {
-    // The limit of an override replaces all limits of the rule.
-    let is_overridden = limited.overridden.as_ref().is_some_and(|found| found.action != Action::Shadow);
-    let rule = conclusion.scope.rule_of_limits(limited);
-    let limits = rule.and_then(Rule::limits).filter(|_| !is_overridden);
+    let is_overridden = limited.overridden.as_ref().is_some_and(|found| match found.action {
+        Action::Block => true,
+        _ => found.changes(outcome.written),
+    });
+    let limits = conclusion.scope.limits(limited).filter(|_| !limited.is_blocked());
     let all = || limits.into_iter().flat_map(Limits::iter);
     decision.limit = Some(LimitShown::from(outcome.limit));
     decision.limit_index = all().position(|limit| std::ptr::eq(limit, outcome.written)).unwrap_or_default();

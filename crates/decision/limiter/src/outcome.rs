@@ -103,7 +103,7 @@ pub(super) fn outcome<'a>(
     let Some(index) = check.check else {
         let decision =
             LimitDecision { over: true, over_hits: limited.hits.taken(), ..LimitDecision::default() };
-        return LimitOutcome { limit, written, check: None, verdict: limited.blocked(scope.now), decision };
+        return LimitOutcome { limit, written, check: None, verdict: limited.blocked(), decision };
     };
     let check = batch.check(index);
     // Without the store, it may be this replica's share.

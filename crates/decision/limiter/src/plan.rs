@@ -80,14 +80,9 @@ impl Limited {
     }
 
     /// The verdict of the override that blocks the descriptor until it expires or is removed.
-    pub(super) fn blocked(&self, now: Time) -> Verdict {
-        let end = self
-            .overridden
-            .as_ref()
-            .and_then(|found| found.expires)
-            .map(|end| Time::from_seconds(end.into()));
-        let wait = end.map(|end| end.micros().saturating_sub(now.micros()));
-        Verdict { admitted: false, reset: wait.unwrap_or_default(), retry_after: wait, ..Verdict::default() }
+    pub(super) fn blocked(&self) -> Verdict {
+        let left = self.overridden.as_ref().and_then(|found| found.left);
+        Verdict { admitted: false, reset: left.unwrap_or_default(), retry_after: left, ..Verdict::default() }
     }
 }
 
@@ -120,8 +115,12 @@ impl<'a> Scope<'a> {
     /// The limit of a check as it is written. [`Limit::at`] is the one in force.
     #[expect(clippy::expect_used, reason = "a plan refers to limits that exist in its scope")]
     pub(super) fn limit(self, limited: &'a Limited, check: &LimitCheck) -> &'a Limit {
-        let limits = limited.replacing.as_deref().or_else(|| self.rule_of_limits(limited)?.limits());
-        limits.and_then(|limits| limits.get(check.index)).expect("the limit of a check")
+        self.limits(limited).and_then(|limits| limits.get(check.index)).expect("the limit of a check")
+    }
+
+    /// The limits of an override or the request, or the rule's.
+    pub(super) fn limits(self, limited: &'a Limited) -> Option<&'a Limits> {
+        limited.replacing.as_deref().or_else(|| self.rule_of_limits(limited)?.limits())
     }
 
     #[expect(clippy::expect_used, reason = "only a rule with attached statistics has such a handle")]
@@ -303,12 +302,13 @@ impl Planner<'_, '_> {
         batch: &mut Batch,
     ) -> usize {
         let Self { request, scope, context, .. } = *self;
+        let changing = matched.changing(limit);
         let key = CounterKey {
             prefix: &scope.policy.key_prefix,
             domain: request.domain,
             entries: request.entries(index),
             matched: matched.matched.as_ref(),
-            own_levels: matched.own_levels(),
+            own_levels: changing.map_or(0, |found| found.exact_levels),
             limit,
         };
         let start = batch.keys().len();
@@ -316,8 +316,8 @@ impl Planner<'_, '_> {
         if context.names {
             end = key.write(scope.now, batch.keys());
             // Callers choose the descriptors that an override by entry meets, so their counters have full keys everywhere.
-            let by_entry = limited.overridden.as_ref().filter(|found| found.by.is_some());
-            if scope.policy.full_keys || by_entry.is_some_and(Found::is_limit) {
+            let is_by_entry = changing.is_some_and(|found| found.by.is_some());
+            if scope.policy.full_keys || is_by_entry {
                 end = batch.keys().len();
             }
         }

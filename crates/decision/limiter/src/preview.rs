@@ -24,15 +24,15 @@ pub struct Preview {
     /// For each descriptor, and each limit of its rule in the order of the file, the key of the counter; `None` for a limit
     /// that the rule of another descriptor replaces.
     pub counters: Vec<Vec<Option<String>>>,
-    /// For each descriptor the override that applies, with the limit in place of the rule's and the key of its counter.
-    pub overrides: Vec<Option<(Found, OverrideLimit)>>,
+    /// For each descriptor the override that applies, with the limits in place of the rule's.
+    pub overrides: Vec<Option<(Found, OverrideLimits)>>,
     pub switch: Option<Found>,
     /// The response when every limit is exceeded.
     pub over_limit: Answer,
 }
 
-/// The limit of an override, if it has one, and the key of its counter.
-pub type OverrideLimit = Option<(Limit, String)>;
+/// The limits under an override that changes some, each with the key of its counter; empty under another.
+pub type OverrideLimits = Vec<(Limit, String)>;
 
 /// Previews a request. Nothing is counted.
 pub fn preview(
@@ -78,17 +78,17 @@ fn counters(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Vec<Option<St
     limits.map(of_limit).collect()
 }
 
-/// The override of a descriptor, and its limit with the counter's key.
-fn overridden(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Option<(Found, OverrideLimit)> {
+/// The override of a descriptor, and its limits with the counters' keys.
+fn overridden(scope: Scope<'_>, planned: &Planned, batch: &Batch) -> Option<(Found, OverrideLimits)> {
     match planned {
-        Planned::Allowed(_, found) => Some((found.clone(), None)),
+        Planned::Allowed(_, found) => Some((found.clone(), Vec::new())),
         Planned::Limited(limited) => {
             let found = limited.overridden.clone()?;
-            let check = limited.limits.first().filter(|_| found.is_limit());
-            Some((
-                found,
-                check.and_then(|check| Some((scope.limit(limited, check).clone(), key(check, batch)?))),
-            ))
+            let checks = limited.limits.iter().filter(|_| found.action.changes_limits());
+            let limits =
+                checks.filter_map(|check| Some((scope.limit(limited, check).clone(), key(check, batch)?)));
+            let limits = limits.collect();
+            Some((found, limits))
         }
         _ => None,
     }

@@ -2,9 +2,10 @@
 //! that were probably meant. Messages have the values of the target: they are for the caller that sent it.
 
 use super::{
-    Action, entry,
+    Action, Override, entry,
     target::{EVERY_DOMAIN, Scope, Target, Value},
 };
+use limit::{Limit, Limits};
 use rules::{
     Rule, RuleSet,
     model::{Domain, Level, Node},
@@ -27,25 +28,69 @@ pub struct Effect<'r> {
 /// # Errors
 /// When no request can meet the override. The message names near rules and keys, and how to set it nonetheless.
 pub fn check<'r>(
-    target: &Target,
+    one: &Override,
     rules: &'r RuleSet,
     is_recent: impl Fn(&str) -> bool,
 ) -> Result<Effect<'r>, String> {
+    let target = &one.target;
     let found = match target.scope() {
         Scope::Descriptor => domain_of(target, rules).and_then(|domain| of_descriptor(target, domain)),
         Scope::Entry => of_entry(target, rules, is_recent).map(|()| Effect::default()),
         Scope::Domain | Scope::StoreFailure if target.domain() == EVERY_DOMAIN => Ok(Effect::default()),
         Scope::Domain | Scope::StoreFailure => domain_of(target, rules).map(|_| Effect::default()),
     };
+    let found = found.and_then(|effect| check_limits(one, effect.rule, rules).map(|()| effect));
     found.map_err(|why| format!("{why}; --force (\"force\": true) sets it nonetheless"))
 }
 
 /// Why the algorithm of a rule cannot have the limit of an override, if it is larger than it counts.
-pub fn too_large(action: Action, rule: &Rule) -> Option<String> {
-    let Action::Limit { requests_per_unit, calendar: None, .. } = action else { return None };
-    let kind = rule.limits()?.first().algorithm.kind();
-    let (message, help) = limit::too_large(kind, requests_per_unit)?;
+pub fn too_large(one: &Override, rule: &Rule) -> Option<String> {
+    let is_named = |limit: &&Limit| one.limit_name.is_none() || limit.name == one.limit_name;
+    let mut changed = rule.limits()?.iter().filter(is_named);
+    let (message, help) = match one.action {
+        Action::Limit { requests_per_unit, calendar: None, .. } => {
+            limit::too_large(changed.next()?.algorithm.kind(), requests_per_unit)?
+        }
+        Action::Scale(percent) => changed.find_map(|limit| {
+            limit::too_large(limit.algorithm.kind(), percent.of(limit.requests_per_unit))
+        })?,
+        _ => return None,
+    };
     Some(format!("requests_per_unit of the rule {}: {message}; {help}", rule.full_key))
+}
+
+/// Checks that the rule of a descriptor, or some rule of an entry, has the limit that an override names, or one to scale.
+fn check_limits(one: &Override, rule: Option<&Rule>, rules: &RuleSet) -> Result<(), String> {
+    let is_scale = matches!(one.action, Action::Scale(_));
+    if !is_scale && one.limit_name.is_none() {
+        return Ok(());
+    }
+    let met: Vec<&Rule> = if one.target.scope() == Scope::Descriptor {
+        rule.into_iter().collect()
+    } else {
+        let domains = rules.domains().filter(|domain| one.target.is_of_domain(&domain.name));
+        domains.flat_map(Domain::rules).map(|(rule, _)| rule).collect()
+    };
+    let limits = || met.iter().filter_map(|rule| rule.limits()).flat_map(Limits::iter);
+    let of = met
+        .first()
+        .filter(|_| rule.is_some())
+        .map_or_else(|| one.target.plain().in_words(), |rule| format!("the rule {}", rule.full_key));
+    let Some(name) = &one.limit_name else {
+        return limits().next().map(|_| ()).ok_or_else(|| format!("{of} has no limit to scale"));
+    };
+    let mut names: Vec<&str> = limits().filter_map(|limit| limit.name.as_deref()).collect();
+    if names.contains(&&**name) {
+        return Ok(());
+    }
+    names.sort_unstable();
+    names.dedup();
+    let hint = match nearest(name, names.iter().copied()) {
+        Some(meant) => format!("did you mean {meant:?}?"),
+        None if names.is_empty() => "none has a `name` in the rules".to_owned(),
+        None => format!("names: {}", list(names)),
+    };
+    Err(format!("{of} has no limit with the name {:?}; {hint}", text::cut(name)))
 }
 
 fn domain_of<'r>(target: &Target, rules: &'r RuleSet) -> Result<&'r Domain, String> {
@@ -194,8 +239,10 @@ fn node<'r>(level: &'r Level, key: &str, value: &Value) -> Option<&'r Node> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::target::entries_of_text;
+    use crate::{Percent, target::entries_of_text};
     use limit::Unit;
     use rules::{CompileOptions, SourceFile, compile};
 
@@ -205,6 +252,15 @@ mod tests {
         - {key: address, rate_limit: {unit: day, requests_per_unit: 1}}\n\
         - key: t\n  descriptors: [{key: address, rate_limit: {unit: day, requests_per_unit: 1}}]\n\
         - key: p\n  descriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 1}}]\n";
+
+    fn with(target: Target, action: Action, limit_name: Option<&str>) -> Override {
+        let [reason, by] = ["", ""].map(Box::from);
+        Override { target, action, limit_name: limit_name.map(Arc::from), expires: None, reason, by }
+    }
+
+    fn block(target: Target) -> Override {
+        with(target, Action::Block, None)
+    }
 
     fn rules() -> RuleSet {
         let file = SourceFile { name: "a".to_owned(), text: RULES.as_bytes().to_vec() };
@@ -216,7 +272,7 @@ mod tests {
         let rules = rules();
         let applies = |domain, text| {
             let target = Target::new(domain, entries_of_text(text).unwrap()).unwrap();
-            let effect = check(&target, &rules, |_| true);
+            let effect = check(&block(target), &rules, |_| true);
             effect.map(|effect| {
                 (effect.rule.map(|rule| rule.full_key.to_string()), effect.warning.unwrap_or_default())
             })
@@ -275,12 +331,63 @@ mod tests {
         let file = SourceFile { name: "a".to_owned(), text: text.as_bytes().to_vec() };
         let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
         let rule = rules.rules()[0];
-        let limit = |requests_per_unit| Action::Limit { requests_per_unit, unit: Unit::Day, calendar: None };
-        assert_eq!(too_large(limit(4_294_967_295), rule), None);
+        let limit = |requests_per_unit| {
+            let action = Action::Limit { requests_per_unit, unit: Unit::Day, calendar: None };
+            with(Target::new("shop", entries_of_text("user").unwrap()).unwrap(), action, None)
+        };
+        let action = |action| Override { action, ..limit(1) };
+        assert_eq!(too_large(&limit(4_294_967_295), rule), None);
         let expected = "requests_per_unit of the rule shop.user: a `token_bucket` of 4294967296 is too large; \
             accepted: 0 to 4294967295; `fixed_window` counts up to 9007199254740991";
-        assert_eq!(too_large(limit(4_294_967_296), rule).as_deref(), Some(expected));
-        assert_eq!(too_large(Action::Block, rule), None);
+        assert_eq!(too_large(&limit(4_294_967_296), rule).as_deref(), Some(expected));
+        assert_eq!(too_large(&action(Action::Block), rule), None);
+        assert_eq!(too_large(&action(Action::Scale(Percent::parse("10000%").unwrap())), rule), None);
+    }
+
+    #[test]
+    fn a_named_limit_must_be_one_of_the_rule() {
+        let text = "domain: shop\ndescriptors:\n- key: user\n  rate_limit:\n\
+            \x20 - {name: burst, unit: second, requests_per_unit: 20}\n  - {name: quota, unit: day, requests_per_unit: 5000}\n\
+            - {key: plain, rate_limit: {unit: day, requests_per_unit: 1}}\n\
+            - {key: free, rate_limit: {unlimited: true}}\n";
+        let file = SourceFile { name: "a".to_owned(), text: text.as_bytes().to_vec() };
+        let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
+        let scale = Action::Scale(Percent::parse("50%").unwrap());
+        let applies = |entry, text, name| {
+            let entries = entries_of_text(text).unwrap();
+            let target = if entry { Target::of_entry("shop", entries) } else { Target::new("shop", entries) };
+            check(&with(target.unwrap(), scale, name), &rules, |_| true).map(drop)
+        };
+        for (entry, text, name) in [
+            (false, "user=ann", Some("burst")),
+            (false, "user", Some("quota")),
+            (false, "user=ann", None),
+            (false, "plain=x", None),
+            (true, "user=ann", Some("burst")),
+            (true, "free=1", None),
+        ] {
+            assert_eq!(applies(entry, text, name), Ok(()), "{text} {name:?}");
+        }
+        for (entry, text, name, expected) in [
+            (
+                false,
+                "user=ann",
+                Some("brust"),
+                "the rule shop.user has no limit with the name \"brust\"; did you mean \"burst\"?",
+            ),
+            (false, "user", Some("zzzzz"), "names: burst, quota; --force"),
+            (
+                false,
+                "plain=x",
+                Some("burst"),
+                "shop.plain has no limit with the name \"burst\"; none has a `name`",
+            ),
+            (true, "user=ann", Some("zzzzz"), "shop, every descriptor with user=ann has no limit with"),
+            (false, "free=1", None, "the rule shop.free has no limit to scale"),
+        ] {
+            let error = applies(entry, text, name).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
     }
 
     #[test]
@@ -288,7 +395,7 @@ mod tests {
         let rules = rules();
         let applies = |domain, text, recent: &str| {
             let target = Target::of_entry(domain, entries_of_text(text).unwrap()).unwrap();
-            check(&target, &rules, |key| key == recent).map(drop)
+            check(&block(target), &rules, |key| key == recent).map(drop)
         };
         for (domain, text) in
             [("shop", "remote_address=9.9.9.9"), ("*", "path=x"), ("shop", "exempt=y"), ("shop", "recent=1")]

@@ -183,8 +183,9 @@ impl Follower {
         }
         let mut draft = self.index.draft();
         let ids = self.add_to(&mut draft, lines.lines());
-        self.index.add(&draft)?;
-        self.progress.advance(after, ids);
+        if !self.progress.advance((before, after), ids, || self.index.add(&draft))? {
+            return self.catch_up().await;
+        }
         self.sweep().await
     }
 
@@ -225,16 +226,15 @@ impl Follower {
         if self.version_and_time().await? < theirs.at {
             return Ok(());
         }
-        if others.is_lt() {
-            self.index.replace(&draft)?;
-            if READ.admit_now().is_some() {
-                info!(overrides = self.index.len(), "overrides: read from redis");
-            }
-        } else {
-            self.index.add(&draft)?;
-        }
         let merged = own.merged(&theirs, difference);
-        self.progress.adopt(merged.clone());
+        let change = || if others.is_lt() { self.index.replace(&draft) } else { self.index.add(&draft) };
+        // If a change is owed since, the next comparison decides again.
+        if !self.progress.adopt(own.at, merged.clone(), change)? {
+            return Ok(());
+        }
+        if others.is_lt() && READ.admit_now().is_some() {
+            info!(overrides = self.index.len(), "overrides: read from redis");
+        }
         if others.is_gt() {
             // If something fails, the next comparison decides again.
             let replaced = replace(&self.pool, None, &merged, &self.index, RESTORE_SECONDS).await?;
@@ -321,11 +321,11 @@ impl Follower {
     async fn write_back(&self, lost: &[Field], own: u64) -> Result<(), String> {
         let mut written = 0;
         for some in lost.chunks(BATCH) {
-            let changed = change(&self.pool, own, UNKNOWN, some).await?;
+            let changed = change(&self.pool, own, None, UNKNOWN, some).await?;
             written += if changed.is_some() { some.len() } else { 0 };
         }
         if written > 0 {
-            warn!(overrides = written, "redis lost changes of overrides; wrote them back");
+            warn!(overrides = written, "redis lacked changes of overrides; wrote them back");
         }
         Ok(())
     }

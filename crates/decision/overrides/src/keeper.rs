@@ -1,6 +1,7 @@
 //! Changes overrides and stores them: in memory, in a file, or in Redis.
 //!
-//! The admin API calls it. A change that could not be written does not take effect.
+//! The admin API calls it. A change that could not be written does not take effect, except one while Redis is away, which
+//! is owed ([`Kept::Owed`]).
 
 use std::{
     path::Path,
@@ -8,7 +9,7 @@ use std::{
 };
 
 use super::{
-    ChangeError,
+    ChangeError, Kept,
     file::{Journal, removed},
     index::{Draft, Index, MAX_OVERRIDES, MAX_SCOPED},
     model::Override,
@@ -104,8 +105,16 @@ impl Keeper {
         }
     }
 
+    /// The number of changes that Redis lacks because it was away.
+    pub fn owed(&self) -> usize {
+        match &self.storage {
+            Storage::Redis(shared) => shared.progress.owed(),
+            Storage::Memory | Storage::File(_) => 0,
+        }
+    }
+
     /// Sets an override, which replaces the one for the same target.
-    pub async fn set(&self, one: &Override) -> Result<(), ChangeError> {
+    pub async fn set(&self, one: &Override) -> Result<Kept, ChangeError> {
         if self.index.len() >= self.most && self.index.get(&one.target).is_none() {
             return Err(self.full());
         }
@@ -119,9 +128,10 @@ impl Keeper {
             Storage::File(journal) => {
                 lock(journal).append(&one.to_stored(), &self.index).map_err(unwritable)?;
             }
-            Storage::Redis(shared) => return shared.set(std::slice::from_ref(one)).await,
+            Storage::Redis(shared) => return shared.set(one, &self.index).await,
         }
-        self.index.set(one).map_err(ChangeError::Invalid)
+        self.index.set(one).map_err(ChangeError::Invalid)?;
+        Ok(Kept::Stored)
     }
 
     /// Checks that there is room for these overrides by entry and switches.
@@ -145,17 +155,19 @@ impl Keeper {
     }
 
     /// Removes the switches of a domain, and then those of this replica alone, and returns them.
-    pub async fn clear(&self, domain: &str) -> Result<Vec<Arc<Override>>, ChangeError> {
-        let mut removed = Vec::new();
+    pub async fn clear(&self, domain: &str) -> Result<(Vec<Arc<Override>>, Kept), ChangeError> {
+        let (mut removed, mut kept) = (Vec::new(), Kept::Stored);
         for scope in [Scope::Domain, Scope::StoreFailure] {
             let target = Target::of_domain(domain, scope).map_err(ChangeError::Invalid)?;
             if let Some(one) = self.index.get(&target) {
-                self.remove(&target).await?;
+                if self.remove(&target).await? == Kept::Owed {
+                    kept = Kept::Owed;
+                }
                 removed.push(one);
             }
         }
         removed.extend(self.index.clear_here(domain));
-        Ok(removed)
+        Ok((removed, kept))
     }
 
     /// The override with this identifier: that of its target, which a caller that knows it can compute, or that in replies.
@@ -170,7 +182,7 @@ impl Keeper {
         found
     }
 
-    pub async fn remove(&self, target: &Target) -> Result<(), ChangeError> {
+    pub async fn remove(&self, target: &Target) -> Result<Kept, ChangeError> {
         if self.index.get(target).is_none() {
             let shown = target.shown(self.index.values());
             return Err(ChangeError::NotFound(format!("no override for {shown}")));
@@ -180,10 +192,10 @@ impl Keeper {
             Storage::File(journal) => {
                 lock(journal).append(&removed(target), &self.index).map_err(unwritable)?;
             }
-            Storage::Redis(shared) => return shared.remove(target).await,
+            Storage::Redis(shared) => return shared.remove(target, &self.index).await,
         }
         self.index.remove(target);
-        Ok(())
+        Ok(Kept::Stored)
     }
 
     pub fn begin_import(&self) -> Result<String, ChangeError> {

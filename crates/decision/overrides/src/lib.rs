@@ -38,7 +38,7 @@ use tracing::info;
 pub use self::{
     index::{Found, Index, Usage, View},
     keeper::Keeper,
-    model::{Action, Input, Override},
+    model::{Action, Input, Override, Percent},
     target::{EVERY_DOMAIN, Scope, ShownTarget, Target, Value},
 };
 use clock::Time;
@@ -52,6 +52,17 @@ pub enum ChangeError {
     NotFound(String),
     Conflict(String),
     Unavailable(String),
+}
+
+/// Where a change is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Kept {
+    /// In the storage, from where other replicas that share it have it.
+    Stored,
+    /// In this process alone, because Redis is away. Redis and the others have it when Redis is back, unless this process
+    /// ends before.
+    Owed,
 }
 
 impl ChangeError {
@@ -77,7 +88,7 @@ fn sweep(index: &Index, now: Time) -> Vec<Arc<Override>> {
     let mut expired = index.sweep(now);
     expired.retain(|one| one.expires != Some(0));
     for one in expired.iter().take(MAX_LOGGED) {
-        info!(target_descriptor = %one.target.shown(index.values()), action = %one.action, "override expired");
+        info!(target_descriptor = %one.target.shown(index.values()), action = one.effect(), "override expired");
     }
     if expired.len() > MAX_LOGGED {
         info!(suppressed = expired.len() - MAX_LOGGED, "overrides expired");

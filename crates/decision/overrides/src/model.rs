@@ -1,6 +1,6 @@
 //! An override: its target, action and expiry; its JSON in the admin API; and that in the file and in Redis.
 
-use std::fmt;
+use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use serde_json::{Map, Value as Json, json};
 
@@ -9,7 +9,7 @@ use super::target::{
 };
 use clock::Time;
 use faults::OnStoreFailure;
-use limit::{MAX_LIMIT, Unit, calendar::Calendar, in_words};
+use limit::{MAX_LIMIT, Unit, calendar::Calendar};
 use rules::{CalendarField, CalendarMistake, WrittenCalendar};
 use text::{cut, cut_display, spelling::nearest};
 
@@ -17,6 +17,8 @@ use text::{cut, cut_display, spelling::nearest};
 pub struct Override {
     pub target: Target,
     pub action: Action,
+    /// The name of the only limit of the rule that a limit or a scale changes; `None` for all.
+    pub limit_name: Option<Arc<str>>,
     /// The second at which it expires; `None` if it stays until it is removed.
     pub expires: Option<u32>,
     /// Why it was set; may be empty.
@@ -27,7 +29,7 @@ pub struct Override {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// Replaces the limits of the matching rule.
+    /// Replaces the limits of the matching rule, or the one that the override names.
     Limit { requests_per_unit: u64, unit: Unit, calendar: Option<Calendar> },
     /// Every request is over limit, and nothing is counted.
     Block,
@@ -35,6 +37,41 @@ pub enum Action {
     Allow,
     /// Requests are counted by the rule and never over limit.
     Shadow,
+    /// The limits of the matching rule, or the one that the override names, times this.
+    Scale(Percent),
+}
+
+/// A part or a multiple, from 1% to 10,000%.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Percent(NonZeroU32);
+
+impl Percent {
+    const MOST: u32 = 10_000;
+
+    /// Reads `50%`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<NonZeroU32>().ok());
+        number.filter(|percent| percent.get() <= Self::MOST).map(Self).ok_or_else(|| {
+            format!(
+                "expected a whole number of percent from 1% to {}%, such as 50%, got {:?}",
+                Self::MOST,
+                cut(text)
+            )
+        })
+    }
+
+    /// This part of a number of requests, rounded up: half of a limit of 1 still admits a request.
+    pub fn of(self, requests: u64) -> u64 {
+        let part = (u128::from(requests) * u128::from(self.0.get())).div_ceil(100);
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+}
+
+/// `50%`
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
 }
 
 /// Maximum number of entries of a descriptor: each is a bit of a 32-bit mask.
@@ -51,7 +88,7 @@ pub const MAX_JSON: usize = 1 << 20;
 const LAST_SECOND: u64 = 4_102_444_799;
 
 /// The fields of JSON, and the columns of CSV, that are accepted.
-pub(super) const INPUT_FIELDS: [&str; 13] = [
+pub(super) const INPUT_FIELDS: [&str; 15] = [
     "id",
     "domain",
     "descriptor",
@@ -60,6 +97,8 @@ pub(super) const INPUT_FIELDS: [&str; 13] = [
     "requests_per_unit",
     "unit",
     "calendar",
+    "name",
+    "scale",
     "expires_at",
     "reason",
     "by",
@@ -68,7 +107,7 @@ pub(super) const INPUT_FIELDS: [&str; 13] = [
 ];
 
 /// The fields that are written: all but `for`, which is converted to `expires_at`, and `force`.
-pub const FIELDS: [&str; 11] = {
+pub const FIELDS: [&str; 13] = {
     let [written @ .., _, _] = INPUT_FIELDS;
     written
 };
@@ -84,7 +123,7 @@ pub struct Input {
 
 impl Action {
     /// The names of the actions, in the order of [`index`](Self::index).
-    pub const NAMES: [&str; 4] = ["limit", "block", "allow", "shadow"];
+    pub const NAMES: [&str; 5] = ["limit", "block", "allow", "shadow", "scale"];
 
     pub const fn index(self) -> usize {
         match self {
@@ -92,7 +131,13 @@ impl Action {
             Self::Block => 1,
             Self::Allow => 2,
             Self::Shadow => 3,
+            Self::Scale(_) => 4,
         }
+    }
+
+    /// True if it changes the limits of a rule, so that what it changes has counters of its own where the rule's are shared.
+    pub const fn changes_limits(self) -> bool {
+        matches!(self, Self::Limit { .. } | Self::Scale(_))
     }
 
     /// True if it has a calendar whose windows depend on the release of the zone data.
@@ -104,8 +149,8 @@ impl Action {
         Self::NAMES[self.index()]
     }
 
-    /// Adds the action and the expiry to the JSON of an override.
-    pub fn add_to_json(self, expires: Option<u32>, fields: &mut Map<String, Json>) {
+    /// Adds the action, the limit that it changes and the expiry to the JSON of an override.
+    pub fn add_to_json(self, limit_name: Option<&str>, expires: Option<u32>, fields: &mut Map<String, Json>) {
         let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
         add("action", self.name().into());
         if let Self::Limit { requests_per_unit, unit, calendar } = self {
@@ -114,6 +159,12 @@ impl Action {
             if let Some(calendar) = calendar {
                 add("calendar", json!(calendar));
             }
+        }
+        if let Self::Scale(percent) = self {
+            add("scale", percent.to_string().into());
+        }
+        if let Some(name) = limit_name {
+            add("name", name.into());
         }
         add_end(expires, fields);
     }
@@ -125,16 +176,16 @@ fn add_end(expires: Option<u32>, fields: &mut Map<String, Json>) {
     }
 }
 
-/// `limit 100 per minute`, `block`.
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Limit { requests_per_unit, unit, calendar } => {
-                let calendar = calendar.map(|calendar| calendar.to_string());
-                write!(f, "limit {}", in_words(*requests_per_unit, *unit, 1, calendar))
-            }
-            other => f.write_str(other.name()),
+/// `limit 100 per minute`, `limit "burst": 100 per minute`, `scale "burst" to 50%`, `block`.
+pub fn in_words(action: Action, limit_name: Option<&str>) -> String {
+    let named = |end: &str| limit_name.map(|name| format!(" {name:?}{end}")).unwrap_or_default();
+    match action {
+        Action::Limit { requests_per_unit, unit, calendar } => {
+            let calendar = calendar.map(|calendar| calendar.to_string());
+            format!("limit{} {}", named(":"), limit::in_words(requests_per_unit, unit, 1, calendar))
         }
+        Action::Scale(percent) => format!("scale{} to {percent}", named("")),
+        other => other.name().to_owned(),
     }
 }
 
@@ -155,7 +206,8 @@ impl Override {
         let entries = self.target.entries();
         let texts =
             entries.iter().flat_map(|(key, value)| [key.len(), value.text().unwrap_or_default().len()]);
-        let others = [self.target.domain().len(), self.reason.len(), self.by.len()];
+        let name = self.limit_name.as_ref().map_or(0, |name| name.len() + 2 * size_of::<usize>());
+        let others = [self.target.domain().len(), self.reason.len(), self.by.len(), name];
         let own = [size_of::<Self>() + 2 * size_of::<usize>(), size_of_val(entries)];
         own.into_iter().chain(others).chain(texts).map(|bytes| bytes.next_multiple_of(8)).sum()
     }
@@ -167,7 +219,7 @@ impl Override {
             Action::Allow => OnStoreFailure::Allow,
             Action::Block => OnStoreFailure::Deny,
             Action::Limit { requests_per_unit: SHARED, .. } => OnStoreFailure::Share,
-            Action::Limit { .. } => OnStoreFailure::Local,
+            Action::Limit { .. } | Action::Scale(_) => OnStoreFailure::Local,
             Action::Shadow => OnStoreFailure::Error,
         })
     }
@@ -189,8 +241,10 @@ impl Override {
 
     /// The effect in a word or two: `limit 100 per minute`, `block`, `on store failure deny`.
     pub fn effect(&self) -> String {
-        self.on_store_failure()
-            .map_or_else(|| self.action.to_string(), |policy| format!("on store failure {}", policy.name()))
+        self.on_store_failure().map_or_else(
+            || in_words(self.action, self.limit_name.as_deref()),
+            |policy| format!("on store failure {}", policy.name()),
+        )
     }
 
     pub fn to_json(&self) -> Json {
@@ -202,7 +256,7 @@ impl Override {
         let mut fields = shown.to_json();
         fields.insert("id".to_owned(), id.into());
         match self.on_store_failure() {
-            None => self.action.add_to_json(self.expires, &mut fields),
+            None => self.add_action(&mut fields),
             Some(policy) => {
                 fields.insert("on_store_failure".to_owned(), policy.name().into());
                 add_end(self.expires, &mut fields);
@@ -216,9 +270,13 @@ impl Override {
     pub(super) fn to_stored(&self) -> Json {
         let mut fields = self.target.to_stored();
         fields.insert("id".to_owned(), self.target.id().into());
-        self.action.add_to_json(self.expires, &mut fields);
+        self.add_action(&mut fields);
         self.add_notes(&mut fields);
         Json::Object(fields)
+    }
+
+    fn add_action(&self, fields: &mut Map<String, Json>) {
+        self.action.add_to_json(self.limit_name.as_deref(), self.expires, fields);
     }
 
     fn add_notes(&self, fields: &mut Map<String, Json>) {
@@ -242,9 +300,7 @@ impl Override {
             (None, Some(entry)) => Target::of_entry(domain, entry_field(entry)?)?,
             (descriptor, None) => Target::new(domain, entries_of_json(descriptor)?)?,
         };
-        let requests = field(fields, "requests_per_unit").map(requests_per_unit).transpose()?;
-        let calendar = field(fields, "calendar");
-        let action = action(text("action")?, requests, text("unit")?, calendar)?;
+        let action = action(fields)?;
         Self::from_fields(target, action, fields, now)
     }
 
@@ -255,7 +311,7 @@ impl Override {
         let text = |name| text_of(fields, "", name);
         let domain = text("domain")?.ok_or("domain is missing; expected the domain of a rules file")?;
         let (scope, action) = match (text("action")?, text("on_store_failure")?) {
-            (Some(name), None) => (Scope::Domain, action(Some(name), None, None, None).ok()),
+            (Some(name), None) => (Scope::Domain, action_named(name).ok()),
             (None, Some(name)) => {
                 let policy = OnStoreFailure::ALL.into_iter().find(|policy| policy.name() == name);
                 (Scope::StoreFailure, policy.map(Self::of_policy))
@@ -287,7 +343,12 @@ impl Override {
         let (reason, by) = (text("reason")?.unwrap_or_default(), text("by")?.unwrap_or_default());
         check_length("reason", reason)?;
         check_length("by", by)?;
-        Ok(Self { target, action, expires, reason: reason.into(), by: by.into() })
+        let limit_name = text("name")?.map(Arc::from);
+        if limit_name.is_some() && !action.changes_limits() {
+            return Err(format!("name: the action {} changes no limit; remove the field", action.name()));
+        }
+        check_length("name", limit_name.as_deref().unwrap_or_default())?;
+        Ok(Self { target, action, limit_name, expires, reason: reason.into(), by: by.into() })
     }
 }
 
@@ -327,49 +388,60 @@ fn object(json: &Json) -> Result<&Map<String, Json>, String> {
     json.as_object().ok_or_else(|| format!("expected an object, got {}", cut_display(json)))
 }
 
-fn action(
-    name: Option<&str>,
-    requests_per_unit: Option<u64>,
-    unit: Option<&str>,
-    calendar: Option<&Json>,
-) -> Result<Action, String> {
-    let expected = Action::NAMES.join(", ");
-    let name = name.ok_or_else(|| format!("action is missing; expected {expected}"))?;
-    let action = match name {
-        "limit" => return limit(requests_per_unit, unit, calendar),
-        "block" => Action::Block,
-        "allow" => Action::Allow,
-        "shadow" => Action::Shadow,
+/// The action of the fields, and its limit. Fields of another action are an error.
+fn action(fields: &Map<String, Json>) -> Result<Action, String> {
+    let name = text_of(fields, "", "action")?;
+    let name = name.ok_or_else(|| format!("action is missing; expected {}", Action::NAMES.join(", ")))?;
+    let requests = field(fields, "requests_per_unit").map(requests_per_unit).transpose()?;
+    let (action, own): (Action, &[&str]) = match name {
+        "limit" => (limit(fields, requests)?, &["requests_per_unit", "unit", "calendar"]),
+        "scale" => (scale(fields)?, &["scale"]),
+        other => (action_named(other)?, &[]),
+    };
+    let mut others = ["requests_per_unit", "unit", "calendar", "scale"].into_iter();
+    match others.find(|name| !own.contains(name) && field(fields, name).is_some()) {
+        None => Ok(action),
+        Some("scale") => Err(format!("scale: expected the action scale, got {name}")),
+        Some(field) => {
+            Err(format!("{field}: the action {name} has no limit; remove the field, or use the action limit"))
+        }
+    }
+}
+
+/// An action without a limit.
+fn action_named(name: &str) -> Result<Action, String> {
+    match name {
+        "block" => Ok(Action::Block),
+        "allow" => Ok(Action::Allow),
+        "shadow" => Ok(Action::Shadow),
         other => {
+            let expected = Action::NAMES.join(", ");
             let hint = nearest(other, Action::NAMES).map_or(format!("expected {expected}"), |meant| {
                 format!("did you mean {meant:?}? Expected {expected}")
             });
-            return Err(format!("action: unknown action {:?}; {hint}", cut(other)));
+            Err(format!("action: unknown action {:?}; {hint}", cut(other)))
         }
-    };
-    let field = requests_per_unit.map(|_| "requests_per_unit").or(unit.map(|_| "unit"));
-    let field = field.or(calendar.map(|_| "calendar"));
-    field.map_or(Ok(action), |field| {
-        Err(format!("{field}: the action {name} has no limit; remove the field, or use the action limit"))
-    })
+    }
 }
 
-fn limit(
-    requests_per_unit: Option<u64>,
-    unit: Option<&str>,
-    calendar: Option<&Json>,
-) -> Result<Action, String> {
+fn scale(fields: &Map<String, Json>) -> Result<Action, String> {
+    let text =
+        text_of(fields, "", "scale")?.ok_or("scale is missing; the action scale expects one, such as 50%")?;
+    Percent::parse(text).map(Action::Scale).map_err(|error| format!("scale: {error}"))
+}
+
+fn limit(fields: &Map<String, Json>, requests_per_unit: Option<u64>) -> Result<Action, String> {
     let requests_per_unit = requests_per_unit.ok_or(
         "requests_per_unit is missing; the action limit expects a number of requests; 0 rejects every request",
     )?;
     let units = Unit::ALL.map(|unit| unit.name().to_ascii_lowercase()).join(", ");
-    let unit = unit.ok_or_else(|| format!("unit is missing; expected {units}"))?;
+    let unit = text_of(fields, "", "unit")?.ok_or_else(|| format!("unit is missing; expected {units}"))?;
     let unit = Unit::from_name(unit).ok_or_else(|| {
         let meant = Unit::from_abbreviation(unit).map(|unit| unit.name().to_ascii_lowercase());
         let hint = meant.map_or(String::new(), |meant| format!("did you mean {meant}? "));
         format!("unit: unknown unit {:?}; {hint}Expected {units}", cut(unit))
     })?;
-    let calendar = calendar.map(|json| calendar_of_json(json, unit)).transpose()?;
+    let calendar = field(fields, "calendar").map(|json| calendar_of_json(json, unit)).transpose()?;
     Ok(Action::Limit { requests_per_unit, unit, calendar })
 }
 

@@ -1,8 +1,8 @@
 //! How far this process has followed the overrides in Redis: `follower` advances it, and callers of changes wait for it.
 
-use std::{sync::Mutex, time::Duration};
+use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
-use clock::timer::Timer;
+use clock::{Time, timer::Timer};
 use faults::mutex::lock;
 use tokio::sync::{Notify, watch};
 
@@ -10,13 +10,22 @@ use super::versions::Versions;
 
 #[derive(Default)]
 pub struct Progress {
-    versions: Mutex<Versions>,
+    /// Held while overrides change with their versions, so that a change that is owed is neither replaced by an earlier one
+    /// from Redis nor left out of the versions.
+    followed: Mutex<Followed>,
     /// Wakes in the order of waiting, unlike a `watch` channel.
     changed: Notify,
     /// The identifiers of overrides that have expired here and may still be in Redis, and the seconds of their ends.
     pub(super) expired: Mutex<Vec<(String, u32)>>,
     /// True once the overrides were read, or Redis was unreachable.
     settled: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Followed {
+    versions: Versions,
+    /// The identifiers of overrides that changed here while Redis was away.
+    owed: BTreeSet<String>,
 }
 
 impl Progress {
@@ -47,25 +56,77 @@ impl Progress {
 
     /// The version in force in this process.
     pub(super) fn at(&self) -> u64 {
-        lock(&self.versions).at
+        lock(&self.followed).versions.at
     }
 
     pub(super) fn is_at(&self, version: u64) -> bool {
-        lock(&self.versions).is_of(version)
+        lock(&self.followed).versions.is_of(version)
     }
 
     pub(super) fn versions(&self) -> Versions {
-        lock(&self.versions).clone()
+        lock(&self.followed).versions.clone()
     }
 
-    /// A change follows from the version in force, and is in force too.
-    pub(super) fn advance(&self, to: u64, ids: Vec<String>) {
-        lock(&self.versions).advance(to, ids);
-        self.changed.notify_waiters();
+    /// The number of changes that Redis lacks because it was away.
+    pub(super) fn owed(&self) -> usize {
+        lock(&self.followed).owed.len()
     }
 
-    pub(super) fn adopt(&self, versions: Versions) {
-        *lock(&self.versions) = versions;
+    /// Puts a change in force here that Redis lacks, since it is away. The follower writes it back. False if too many are owed.
+    pub(super) fn owe(
+        &self,
+        now: Time,
+        id: &str,
+        change: impl FnOnce() -> Result<(), String>,
+    ) -> Result<bool, String> {
+        let mut followed = lock(&self.followed);
+        let mut versions = followed.versions.clone();
+        if !versions.advance_alone(now.micros(), id) {
+            return Ok(false);
+        }
+        change()?;
+        followed.versions = versions;
+        followed.owed.insert(id.to_owned());
+        Ok(true)
+    }
+
+    /// Puts a change in force that follows from the version `before`. False if that is not the version in force.
+    pub(super) fn advance(
+        &self,
+        (before, to): (u64, u64),
+        ids: Vec<String>,
+        change: impl FnOnce() -> Result<(), String>,
+    ) -> Result<bool, String> {
+        let mut followed = lock(&self.followed);
+        if !followed.versions.is_of(before) {
+            return Ok(false);
+        }
+        change()?;
+        followed.versions.advance(to, ids);
+        drop(followed);
         self.changed.notify_waiters();
+        Ok(true)
+    }
+
+    /// Puts overrides in force with their versions, which were merged when the version in force was `own`. False if it is
+    /// another one now.
+    pub(super) fn adopt(
+        &self,
+        own: u64,
+        merged: Versions,
+        change: impl FnOnce() -> Result<(), String>,
+    ) -> Result<bool, String> {
+        let mut followed = lock(&self.followed);
+        if followed.versions.at != own {
+            return Ok(false);
+        }
+        change()?;
+        if !merged.is_ahead() {
+            followed.owed.clear();
+        }
+        followed.versions = merged;
+        drop(followed);
+        self.changed.notify_waiters();
+        Ok(true)
     }
 }

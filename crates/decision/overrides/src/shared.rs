@@ -14,7 +14,7 @@ use std::{
 use deadpool_redis::redis::{Script, cmd, pipe};
 
 use super::{
-    ChangeError,
+    ChangeError, Kept,
     file::{read_change, removed},
     index::Index,
     model::Override,
@@ -23,7 +23,8 @@ use super::{
     versions::Versions,
 };
 use clock::timer::Random;
-use redis_store::{CommandPool, MAX_MESSAGE};
+use redis_store::{CommandFailure, CommandPool, MAX_MESSAGE};
+use tracing::warn;
 
 /// The field of the hash with its version. Identifiers do not have this character.
 pub(super) const VERSION: &str = "@";
@@ -53,6 +54,10 @@ const IMPORT_SECONDS: u64 = 900;
 /// The time after which a commit without progress expires, because its replica was lost.
 const COMMIT_SECONDS: u64 = 30;
 
+/// How long a change of one override waits for Redis: less than the command line does for its reply.
+const ATTEMPT: Duration = Duration::from_secs(ATTEMPT_SECONDS);
+const ATTEMPT_SECONDS: u64 = 2;
+
 /// The longest wait until a change is in force in this process. Without the message, the next comparison applies it.
 const IN_FORCE: Duration = Duration::from_secs(3);
 
@@ -79,20 +84,66 @@ pub(super) struct Field {
 }
 
 impl Shared {
-    pub(super) async fn set(&self, all: &[Override]) -> Result<(), ChangeError> {
+    pub(super) async fn set(&self, one: &Override, index: &Index) -> Result<Kept, ChangeError> {
+        let stored = one.to_stored().to_string();
+        let fields = [field(&one.target, stored.clone())];
+        self.change(&fields, &stored, index, || index.set(one)).await
+    }
+
+    pub(super) async fn remove(&self, target: &Target, index: &Index) -> Result<Kept, ChangeError> {
+        let fields = [field(target, String::new())];
+        let in_force_here = || {
+            index.remove(target);
+            Ok(())
+        };
+        self.change(&fields, &removed(target).to_string(), index, in_force_here).await
+    }
+
+    /// Changes one override, and waits until the change is in force in this process. While Redis is away, the change is in
+    /// force here alone and owed: the follower writes it to Redis when it is back, like one that Redis has lost.
+    async fn change(
+        &self,
+        fields: &[Field; 1],
+        body: &str,
+        index: &Index,
+        in_force_here: impl FnOnce() -> Result<(), String>,
+    ) -> Result<Kept, ChangeError> {
+        let edges = self.pool.edges();
+        let sent = index.time(edges.clock.now()).micros();
+        let until = (self.progress.at() > 0).then(|| sent.saturating_add(ATTEMPT_SECONDS * 1_000_000));
+        let attempt = change(&self.pool, self.progress.at(), until, body, fields);
+        let failure = match edges.timer.timeout(ATTEMPT, attempt).await {
+            Some(Ok(version)) => {
+                if let Some(version) = version {
+                    self.reaches(version, IN_FORCE).await;
+                }
+                return Ok(Kept::Stored);
+            }
+            Some(Err(failure)) => failure,
+            None => CommandFailure::away(format!("redis: no reply within {ATTEMPT:?}")),
+        };
+        if !failure.is_away {
+            return Err(ChangeError::unavailable(failure.message));
+        }
+        let [Field { id, .. }] = fields;
+        let now = index.time(edges.clock.now());
+        if !self.progress.owe(now, id, in_force_here).map_err(ChangeError::Invalid)? {
+            return Err(ChangeError::unavailable(failure.message));
+        }
+        warn!(
+            error = failure.message,
+            owed = self.progress.owed(),
+            "redis is away: a change of overrides is owed"
+        );
+        Ok(Kept::Owed)
+    }
+
+    /// Stores overrides as one change, or none of them.
+    async fn store(&self, all: &[Override]) -> Result<(), ChangeError> {
         let fields: Vec<_> = all.iter().map(|one| field(&one.target, one.to_stored().to_string())).collect();
         let body = fields.iter().map(|field| field.value.as_str()).collect::<Vec<_>>().join("\n");
-        self.change(&fields, &body).await
-    }
-
-    pub(super) async fn remove(&self, target: &Target) -> Result<(), ChangeError> {
-        self.change(&[field(target, String::new())], &removed(target).to_string()).await
-    }
-
-    /// Changes overrides, and waits until the change is in force in this process.
-    async fn change(&self, fields: &[Field], body: &str) -> Result<(), ChangeError> {
-        let changed = change(&self.pool, self.progress.at(), body, fields).await;
-        if let Some(version) = changed.map_err(ChangeError::unavailable)? {
+        let changed = change(&self.pool, self.progress.at(), None, &body, &fields).await;
+        if let Some(version) = changed.map_err(|failure| ChangeError::unavailable(failure.message))? {
             self.reaches(version, IN_FORCE).await;
         }
         Ok(())
@@ -158,7 +209,7 @@ impl Shared {
             let values: Result<Vec<String>, _> = self.pool.command(&key, cmd("HVALS").arg(&key)).await;
             let values = values.map_err(ChangeError::unavailable)?;
             let all: Vec<_> = values.iter().filter_map(|value| read_change(value).ok()).collect();
-            self.set(&all).await?;
+            self.store(&all).await?;
             self.abort(import).await?;
             return Ok(length);
         }
@@ -241,21 +292,26 @@ fn field(target: &Target, value: String) -> Field {
     Field { id: target.id(), version: None, value }
 }
 
-/// Writes fields and publishes `body`. `own` is this replica's version. Returns the version of the change; `None` if Redis
-/// has later ones of all fields.
+/// Writes fields and publishes `body`. `own` is this replica's version. After `until`, by its clock in microseconds, Redis
+/// refuses it. Returns the version of the change; `None` if Redis has later ones of all fields.
 pub(super) async fn change(
     pool: &CommandPool,
     own: u64,
+    until: Option<u64>,
     body: &str,
     fields: &[Field],
-) -> Result<Option<u64>, String> {
+) -> Result<Option<u64>, CommandFailure> {
     let key = pool.key("overrides");
     let mut call = CHANGE.key(&key);
     call.key(pool.key(VERSIONS)).arg(channel(pool)).arg(own).arg(body);
+    call.arg(until.map_or_else(String::new, |until| until.to_string()));
     for Field { id, version, value } in fields {
         call.arg(id).arg(version.map_or_else(String::new, |version| version.to_string())).arg(value);
     }
-    pool.script(&key, &call).await
+    match pool.script(&key, &call).await? {
+        Some(0) => Err(CommandFailure::away("redis: it read the change too late".to_owned())),
+        version => Ok(version),
+    }
 }
 
 pub(super) enum Replaced {

@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn errors_in_action_or_expiry_name_the_place_and_the_expected_value() {
         check(&[
-            (with("action", json!(null)), "action is missing; expected limit, block, allow, shadow"),
+            (with("action", json!(null)), "action is missing; expected limit, block, allow, shadow, scale"),
             (with("action", json!("blok")), "action: unknown action \"blok\"; did you mean \"block\"?"),
             (
                 with("action", json!("limit")),
@@ -221,7 +221,7 @@ mod tests {
             [json!({"time_zone": "europe/berlin", "anchor_day": 15}), json!("Europe/Berlin,anchor_day=15")]
         {
             let one = read(&limit_per("month", calendar)).unwrap();
-            assert_eq!(one.action.to_string(), "limit 500 per month (Europe/Berlin, from the 15th)");
+            assert_eq!(one.effect(), "limit 500 per month (Europe/Berlin, from the 15th)");
             let written = one.to_json();
             assert_eq!(written["calendar"], json!({"time_zone": "Europe/Berlin", "anchor_day": 15}));
             assert_eq!(read(&written).unwrap(), one);
@@ -234,7 +234,7 @@ mod tests {
             );
         }
         let utc = read(&limit_per("week", json!({}))).unwrap();
-        assert_eq!(utc.action.to_string(), "limit 500 per week (UTC, from Monday)");
+        assert_eq!(utc.effect(), "limit 500 per week (UTC, from Monday)");
         assert!(read(&limit_per("week", json!(null))).is_ok());
         check(&[
             (limit_per("hour", json!({})), "unit: the unit `hour` cannot follow a calendar; accepted with"),
@@ -255,6 +255,46 @@ mod tests {
             (limit_per("month", json!(15)), "calendar: expected {\"time_zone\": \"…\"} or"),
             (with("calendar", json!({})), "calendar: the action block has no limit"),
         ]);
+    }
+
+    #[test]
+    fn a_limit_and_a_scale_may_name_the_limit_that_they_change() {
+        let scale = |fields: Json| {
+            let mut json = with("action", json!("scale"));
+            json.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            json
+        };
+        let mut limit = limit_per("second", json!(null));
+        limit["name"] = json!("burst");
+        for (json, expected) in [
+            (limit, "limit \"burst\": 500 per second"),
+            (scale(json!({"scale": "50%"})), "scale to 50%"),
+            (scale(json!({"scale": "10000%", "name": "burst"})), "scale \"burst\" to 10000%"),
+        ] {
+            let one = read(&json).unwrap();
+            assert_eq!(one.effect(), expected);
+            assert_eq!(read(&one.to_json()).unwrap(), one, "{json}");
+            assert_eq!(read(&one.to_stored()).unwrap(), one, "{json}");
+            let (columns, row) = (Columns::read(FIELDS.into_iter()).unwrap(), csv_row(&one));
+            let read = columns.row(&row.iter().map(String::as_str).collect::<Vec<_>>(), NOW).unwrap().one;
+            assert_eq!(read, one);
+        }
+        check(&[
+            (scale(json!({})), "scale is missing; the action scale expects one, such as 50%"),
+            (scale(json!({"scale": 0.5})), "scale: expected text in quotes, got 0.5"),
+            (scale(json!({"scale": "50"})), "scale: expected a whole number of percent from 1% to 10000%"),
+            (scale(json!({"scale": "0%"})), "such as 50%, got \"0%\""),
+            (scale(json!({"scale": "10001%"})), "got \"10001%\""),
+            (scale(json!({"scale": "50%", "unit": "day"})), "unit: the action scale has no limit; remove"),
+            (with("scale", json!("50%")), "scale: expected the action scale, got block"),
+            (with("name", json!("burst")), "name: the action block changes no limit; remove the field"),
+        ]);
+    }
+
+    #[test]
+    fn a_part_is_rounded_up() {
+        let half = crate::Percent::parse("50%").unwrap();
+        assert_eq!([0, 1, 5, 20, 1 << 53].map(|requests| half.of(requests)), [0, 1, 3, 10, 1 << 52]);
     }
 
     #[test]

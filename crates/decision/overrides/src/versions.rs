@@ -59,6 +59,23 @@ impl Versions {
         }
     }
 
+    /// An override changed here alone at this time by the clock of Redis. False if the list has no room: an override that is
+    /// not listed would have the version of all others.
+    pub(super) fn advance_alone(&mut self, now: u64, id: &str) -> bool {
+        if self.listed.len() >= MAX_LISTED && !self.listed.contains_key(id) {
+            return false;
+        }
+        self.at = now.max(self.at + 1);
+        self.listed.insert(id.to_owned(), self.at);
+        self.is_ahead = true;
+        true
+    }
+
+    /// Whether Redis lacks a change.
+    pub(super) fn is_ahead(&self) -> bool {
+        self.is_ahead
+    }
+
     /// Whether this is the state of Redis at a version.
     pub(super) fn is_of(&self, version: u64) -> bool {
         self.at == version && !self.is_ahead
@@ -201,12 +218,31 @@ mod tests {
             let value = (self.rng.u32(..4) > 0).then_some(after);
             let before = self.redis.versions.at;
             self.redis.change(after, &[(id.to_owned(), after, value)]);
-            self.expected.insert(id.to_owned(), (after, value));
+            self.expect(id, after, value);
             for replica in &mut self.replicas {
                 if self.rng.u32(..4) > 0 && replica.versions.is_of(before) {
                     replica.put(id, value);
                     replica.versions.advance(after, [id.to_owned()]);
                 }
+            }
+        }
+
+        fn expect(&mut self, id: &str, version: u64, value: Option<u64>) {
+            let latest = self.expected.entry(id.to_owned()).or_default();
+            *latest = (*latest).max((version, value));
+        }
+
+        /// A change of a replica that cannot reach Redis.
+        fn change_alone(&mut self, ids: &[&str]) {
+            self.clock += self.rng.u64(1..20);
+            let by = self.rng.usize(..self.replicas.len());
+            let id = ids[self.rng.usize(..ids.len())];
+            let replica = &mut self.replicas[by];
+            if replica.versions.advance_alone(self.clock, id) {
+                let version = replica.versions.at;
+                let value = (self.rng.u32(..4) > 0).then_some(version);
+                self.replicas[by].put(id, value);
+                self.expect(id, version, value);
             }
         }
 
@@ -248,13 +284,14 @@ mod tests {
             let ids = if is_listed { &ids[..4] } else { &ids[..] };
             let mut saved = State::default();
             for _ in 0..world.rng.usize(1..60) {
-                match world.rng.u32(..20) {
+                match world.rng.u32(..22) {
                     0..10 => world.change(ids),
                     10..14 => world.catch_up(world.rng.clone().usize(..world.replicas.len())),
                     14..16 => saved = world.redis.clone(),
                     16 => world.lose(saved.clone()),
                     17 => world.lose(State::default()),
                     18 if !is_listed => world.import(&ids[..3]),
+                    20..22 => world.change_alone(ids),
                     _ => {}
                 }
             }

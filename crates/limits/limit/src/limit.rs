@@ -201,6 +201,33 @@ impl Limit {
         Self { rate: Rate { is_tagged: true, ..self.rate }, tag, ..self }
     }
 
+    /// The limit in the place of another one of its rule: it continues that one's counter if it counts in the same way, else
+    /// and if it is `apart`, it has a counter that no limit of a rule has.
+    pub fn in_place_of(mut self, other: &Self, apart: bool) -> Self {
+        let format = self.algorithm.tag();
+        let continues = !apart && format == other.algorithm.tag();
+        self.rate.is_of_list = other.is_of_list;
+        self.rate.is_tagged = !continues || other.is_tagged;
+        // With the other's tag, two buckets that are scaled to the same rate have two counters.
+        self.tag = if continues { other.tag.clone() } else { format!("*{format}{}", other.tag).into() };
+        self
+    }
+
+    /// The limit with other numbers: `scale` gives that of its requests and that of a bucket's burst. Each is at most what the
+    /// algorithm counts. Its schedule is dropped: [`at`](Self::at) has applied it before.
+    pub fn scaled(&self, scale: impl Fn(u64) -> u64) -> Self {
+        let kind = self.algorithm.kind();
+        let number = |requests| scale(requests).min(kind.most());
+        let requests_per_unit = number(self.requests_per_unit);
+        let bucket = || {
+            let burst = NonZeroU64::new(number(self.algorithm.capacity()));
+            kind.at(requests_per_unit, self.window(), burst)
+        };
+        let algorithm = self.algorithm.with_limit(requests_per_unit).unwrap_or_else(bucket);
+        let rate = Rate { requests_per_unit, algorithm, ..self.rate };
+        Self { rate, schedule: None, ..self.clone() }
+    }
+
     /// The limit in force at an instant, which has no schedule.
     #[inline]
     pub fn at(&self, now: Time) -> &Self {
@@ -338,13 +365,22 @@ impl Limits {
             }
         }
         let mut limits = limits.into_iter();
-        let mut limits = Self { first: limits.next()?, others: limits.collect() };
-        // A rule counts all or nothing: leases save nothing if one of its limits is checked for each hit.
-        if !limits.iter().all(|limit| limit.is_leased()) {
-            let all = std::iter::once(&mut limits.first).chain(&mut limits.others);
+        let limits = Self { first: limits.next()?, others: limits.collect() };
+        Some(limits.counted_alike())
+    }
+
+    /// A rule counts all or nothing: leases save nothing if one of its limits is checked for each hit.
+    fn counted_alike(mut self) -> Self {
+        if !self.iter().all(|limit| limit.is_leased()) {
+            let all = std::iter::once(&mut self.first).chain(&mut self.others);
             all.for_each(|limit| limit.rate.counting = CountingMode::Exact);
         }
-        Some(limits)
+        self
+    }
+
+    /// The limits, each as `change` makes it, in the same order.
+    pub fn map(&self, change: impl Fn(&Limit) -> Limit) -> Self {
+        Self { first: change(&self.first), others: self.others.iter().map(change).collect() }.counted_alike()
     }
 
     /// The limits with their schedules, one for each. `None` if the state of a counter depends on its limit.

@@ -30,7 +30,7 @@ use faults::{
     mutex::lock,
     panics::{self, Boundary},
 };
-use rules::{CompileOptions, Compiled, RuleSet, compile};
+use rules::{CompileOptions, Compiled, RuleSet, SourceFile, compile};
 use text::diagnostics::{Diagnostic, Severity};
 
 /// The rules in service, from files or a control plane.
@@ -46,6 +46,8 @@ pub struct Source<T> {
 #[derive(Debug)]
 pub struct Published<T> {
     pub rules: RuleSet,
+    /// The files that they were read from; empty for those of a control plane.
+    pub files: Vec<SourceFile>,
     /// Data indexed by the ids of these rules.
     pub attached: T,
 }
@@ -126,7 +128,7 @@ impl<T> Source<T> {
     pub fn fixed(rules: RuleSet, attach: impl Fn(&RuleSet) -> T + Send + Sync + 'static) -> Self {
         let source = Self::new(CompileOptions::default(), attach);
         let attached = (source.attach)(&rules);
-        source.published.store(Some(Arc::new(Published { rules, attached })));
+        source.published.store(Some(Arc::new(Published { rules, files: Vec::new(), attached })));
         source
     }
 
@@ -139,6 +141,10 @@ impl<T> Source<T> {
     /// The current rules, to keep. `None` until a valid set was read.
     pub fn current(&self) -> Option<Arc<Published<T>>> {
         self.published.load_full()
+    }
+
+    pub fn options(&self) -> CompileOptions {
+        self.options
     }
 
     pub fn state(&self) -> ReloadState {
@@ -161,9 +167,9 @@ impl<T> Source<T> {
         let reading = read();
         let (hash, files) = (reading.hash(), reading.files.len());
         let input = Input { origin, hash, files, diagnostics: reading.diagnostics };
-        let outcome = self.load_input(input, || compile(&reading.files, self.options), now, &mut reloading);
+        let compiled = || (compile(&reading.files, self.options), reading.files);
+        let outcome = self.load_input(input, compiled, now, &mut reloading);
         drop(reloading);
-        drop(reading.files);
         outcome.refund();
         outcome
     }
@@ -171,7 +177,7 @@ impl<T> Source<T> {
     fn load_input(
         &self,
         input: Input<'_>,
-        compile: impl FnOnce() -> Compiled,
+        compile: impl FnOnce() -> (Compiled, Vec<SourceFile>),
         now: Time,
         reloading: &mut Reloading<T>,
     ) -> ReloadOutcome {
@@ -182,11 +188,11 @@ impl<T> Source<T> {
         }
         let is_complete = !diagnostics.iter().any(Diagnostic::is_error);
         let built = panics::catch(Boundary::RulesReload, || {
-            let compiled = compile();
+            let (compiled, files) = compile();
             diagnostics.extend(compiled.diagnostics);
             let rules = compiled.rules.filter(|_| is_complete)?;
             panics::point("rules_publish");
-            Some(Published { attached: (self.attach)(&rules), rules })
+            Some(Published { attached: (self.attach)(&rules), rules, files })
         });
         if built.is_err() {
             diagnostics.push(diagnostics::panicked(origin));

@@ -23,8 +23,8 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let counters = api.managed.limiter.counters(&request(&target)).await.map_err(problem)?;
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
-    let current = counters.overridden.map(|Found { action, expires, by, .. }| {
-        by.map_or_else(|| effect_shown(action, expires), |by| as_api(by.to_json()))
+    let current = counters.overridden.map(|Found { action, limit_name, expires, by, .. }| {
+        by.map_or_else(|| effect_shown(action, limit_name.as_deref(), expires), |by| as_api(by.to_json()))
     });
     Reply::json(
         api,
@@ -62,7 +62,7 @@ fn limit(rule: Option<&str>, state: &CounterState) -> CounterLimit {
     }
 }
 
-fn calendar(calendar: limit::calendar::Calendar) -> Calendar {
+pub(super) fn calendar(calendar: limit::calendar::Calendar) -> Calendar {
     let CalendarFields { time_zone, week_start, anchor_day } = calendar.fields();
     Calendar { time_zone: time_zone.to_owned(), week_start: week_start.map(str::to_owned), anchor_day }
 }

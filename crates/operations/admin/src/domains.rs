@@ -10,13 +10,13 @@ use serde_json::Value as Json;
 
 use super::{
     Api,
-    overrides::{as_api, by, changed, effect},
+    overrides::{as_api, by, changed, effect, owed},
     reply::{Call, Problem, Reply},
 };
 use api::{Switches, SwitchesCleared};
 use clock::{Clock, SystemClock, Time};
 use fleet::Summary;
-use overrides::{ChangeError, EVERY_DOMAIN, Index, Override, model::is_forced};
+use overrides::{ChangeError, EVERY_DOMAIN, Index, Kept, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
 pub(super) async fn list(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
@@ -55,14 +55,14 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     one.by = by(call, &one.by);
     let is_forced = is_forced(&body).map_err(Problem::bad_request)?;
     let effect = effect(api, &one, &Summary::default(), is_forced)?;
-    match &body["this_replica"] {
+    let kept = match &body["this_replica"] {
         Json::Null | Json::Bool(false) => keeper.set(&one).await.map_err(with_advice)?,
-        Json::Bool(true) => keeper.switch_here(one.clone())?,
+        Json::Bool(true) => keeper.switch_here(one.clone()).map(|()| Kept::Stored)?,
         other => {
             return Err(Problem::bad_request(format!("this_replica: expected true or false, got {other}")));
         }
-    }
-    changed(api, &one, effect)
+    };
+    changed(api, &one, effect, kept)
 }
 
 /// The error of a change that could not be stored, with what is possible nonetheless.
@@ -79,8 +79,8 @@ fn with_advice(error: ChangeError) -> ChangeError {
 pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let (query, keeper) = (&call.query, &api.managed.keeper);
     let domain = query.needed("domain");
-    let removed = if query.is_true("this_replica") {
-        keeper.index().clear_here(domain)
+    let (removed, kept) = if query.is_true("this_replica") {
+        (keeper.index().clear_here(domain), Kept::Stored)
     } else {
         keeper.clear(domain).await.map_err(with_advice)?
     };
@@ -92,5 +92,6 @@ pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> 
     let whose = if domain == EVERY_DOMAIN { "all domains" } else { domain };
     let what = format!("{whose}, which was {}", what.join(" and "));
     let cleared = removed.iter().map(|one| as_api(one.to_json())).collect();
-    Ok(Reply::json(api, &SwitchesCleared { cleared })?.changed(what, query.needed("reason")))
+    Ok(Reply::json(api, &SwitchesCleared { cleared, warning: owed(kept) })?
+        .changed(what, query.needed("reason")))
 }

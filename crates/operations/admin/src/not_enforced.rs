@@ -119,7 +119,7 @@ impl Api {
                 _ if switch.on_store_failure().is_some() => return None,
                 Action::Allow => Why::DomainAllow,
                 Action::Shadow => Why::DomainShadow,
-                Action::Limit { .. } | Action::Block => return None,
+                Action::Limit { .. } | Action::Block | Action::Scale(_) => return None,
             };
             let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
             let one = NotEnforced {

@@ -1,19 +1,26 @@
 //! `/api/v1/overrides`: lists, sets and removes overrides; and `/api/v1/imports`: imports many at once.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use serde_json::{Map, Value as Json};
 
 use super::{
     Api,
+    counters::calendar,
+    forecast,
     reply::{Call, Paper, Problem, Query, Reply},
 };
-use api::{ImportAborted, ImportBegun, ImportLength, Imported, OverrideRemoved};
+use api::{ImportAborted, ImportBegun, ImportLength, Imported, LimitsInForce, OverrideRemoved};
 use clock::{Clock, SystemClock, Time};
 use fleet::Summary;
+use limit::{Limit, Limits};
+use limiter::{Entry, Served};
 use overrides::{
-    Action, ChangeError, Input, Override, Target, applies, model::is_forced, table::of_json_line,
-    target::entries_of_text,
+    Action, ChangeError, Found, Index, Input, Kept, Override, Scope, Target, Value, applies,
+    model::is_forced, table::of_json_line, target::entries_of_text,
 };
+use rules::Rule;
 
 /// The size at which a page ends, of overrides with long texts.
 const MAX_PAGE_BYTES: usize = 4 << 20;
@@ -72,29 +79,68 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 
 /// `POST /api/v1/overrides`: sets an override, and replaces the one for the same target.
 pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let (one, effect) = asked(api, call).await?;
+    let kept = api.managed.keeper.set(&one).await?;
+    changed(api, &one, effect, kept)
+}
+
+/// `POST /api/v1/override-preview`: the reply to setting an override, which is not set.
+pub(super) async fn preview(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
+    let (one, mut effect) = asked(api, call).await?;
+    if effect.warning.is_none() {
+        effect.warning = forecast::misspelt(api, &one.target).await?;
+    }
+    let reply = effect.of(&one);
+    Reply::json(api, &api::Override { forecast: forecast::of(api, one).await, ..reply })
+}
+
+/// The override that a call describes, and its effect.
+async fn asked(api: &Api, call: &Call<'_>) -> Result<(Override, Effect), Problem> {
     let body: Json = call.json()?;
     let now = api.managed.keeper.index().time(SystemClock.now());
     let mut one = Override::from_json(&body, now).map_err(Problem::bad_request)?;
     one.by = by(call, &one.by);
     let is_forced = is_forced(&body).map_err(Problem::bad_request)?;
-    let effect = effect(api, &one, &api.keys_without_rule().await?, is_forced)?;
-    api.managed.keeper.set(&one).await?;
-    changed(api, &one, effect)
+    // The summaries of others come from Redis, which may be away; a descriptor is compared with the rules alone.
+    let recent = match one.target.scope() {
+        Scope::Entry => api.keys_without_rule().await?,
+        _ => Summary::default(),
+    };
+    let effect = effect(api, &one, &recent, is_forced)?;
+    Ok((one, effect))
 }
 
 /// The reply to a change that sets an override, with its effect.
-pub(super) fn changed(api: &Api, one: &Override, effect: Effect) -> Result<Reply, Problem> {
-    let reply = api::Override { rule: effect.rule, warning: effect.warning, ..as_api(one.to_json()) };
+pub(super) fn changed(api: &Api, one: &Override, effect: Effect, kept: Kept) -> Result<Reply, Problem> {
+    let mut reply = effect.of(one);
+    let warnings: Vec<String> = reply.warning.take().into_iter().chain(owed(kept)).collect();
+    reply.warning = Some(warnings.join("; ")).filter(|text| !text.is_empty());
     let end = reply.expires_at.as_ref().map(|end| format!(" until {end}"));
     let what = format!("{}, {}{}", shown_target(api, &one.target), one.effect(), end.unwrap_or_default());
     Ok(Reply::json(api, &reply)?.changed(what, &one.reason))
 }
 
-/// The rule that an override applies to, and a warning.
+/// The warning about a change that is not stored.
+pub(super) fn owed(kept: Kept) -> Option<String> {
+    let text = "redis is away: the change is in force on this replica now, and on the others when redis is back; it is lost \
+                if this replica ends before";
+    (kept == Kept::Owed).then(|| text.to_owned())
+}
+
+/// The rule that an override applies to, a warning, and the limits before and after.
 #[derive(Default)]
 pub(super) struct Effect {
     rule: Option<String>,
     warning: Option<String>,
+    limits: Option<[LimitsInForce; 2]>,
+}
+
+impl Effect {
+    fn of(self, one: &Override) -> api::Override {
+        let Self { rule, warning, limits } = self;
+        let (before, after) = limits.map(|[before, after]| (before, after)).unzip();
+        api::Override { rule, warning, before, after, ..as_api(one.to_json()) }
+    }
 }
 
 /// The effect of an override.
@@ -105,16 +151,64 @@ pub(super) fn effect(api: &Api, one: &Override, recent: &Summary, force: bool) -
     // Without rules nothing is known about requests.
     let Some(served) = api.managed.source.current() else { return Ok(Effect::default()) };
     let target = &one.target;
-    match applies::check(target, &served.rules, |key| has_key(target, recent, key)) {
+    match applies::check(one, &served.rules, |key| has_key(target, recent, key)) {
         Ok(effect) => {
-            if let Some(why) = effect.rule.and_then(|rule| applies::too_large(one.action, rule)) {
+            if let Some(why) = effect.rule.and_then(|rule| applies::too_large(one, rule)) {
                 return Err(Problem::bad_request(why));
             }
+            let limits =
+                (target.scope() == Scope::Descriptor).then(|| limits(api, &served, one, effect.rule));
             let rule = effect.rule.map(|rule| rule.full_key.to_string());
-            Ok(Effect { rule, warning: effect.warning })
+            Ok(Effect { rule, warning: effect.warning, limits })
         }
-        Err(why) if force => Ok(Effect { rule: None, warning: Some(why) }),
+        Err(why) if force => Ok(Effect { warning: Some(why), ..Effect::default() }),
         Err(why) => Err(Problem::needs_force(why)),
+    }
+}
+
+/// What limits the descriptors of an override before and after it is set.
+fn limits(api: &Api, served: &Served, one: &Override, rule: Option<&Rule>) -> [LimitsInForce; 2] {
+    let (index, now) = (api.managed.keeper.index(), SystemClock.now());
+    let before = deciding(index, served, &one.target, now);
+    let in_force = |one: Option<&Arc<Override>>| {
+        let found = one.map(|one| Found::new(one, index.time(now)));
+        let replacing = found.as_ref().and_then(|found| api.managed.limiter.limits_under(found, rule, now));
+        let action = found.as_ref().map(|found| found.action).filter(|action| !action.changes_limits());
+        let own = rule.filter(|rule| !rule.overrides_only || found.is_some()).and_then(Rule::limits);
+        let is_counted = !matches!(action, Some(Action::Block | Action::Allow));
+        let limits = replacing.as_ref().or(own).filter(|_| is_counted).into_iter().flat_map(Limits::iter);
+        LimitsInForce {
+            action: action.map(|action| action.name().to_owned()),
+            limits: limits.map(|limit| limit_shown(limit, now)).collect(),
+        }
+    };
+    [in_force(before.as_ref()), in_force(Some(&Arc::new(one.clone())))]
+}
+
+/// The override that decides for a target now: of one value, that which its requests meet, else that for the same target.
+fn deciding(index: &Index, served: &Served, target: &Target, now: Time) -> Option<Arc<Override>> {
+    let exact = |(key, value): &'_ (Box<str>, Value)| match value {
+        Value::Exact(value) => Some((key.to_string(), value.to_string())),
+        Value::Any | Value::Pattern(_) => None,
+    };
+    let Some(entries) = target.entries().iter().map(exact).collect::<Option<Vec<_>>>() else {
+        return index.get(target).filter(|one| !one.is_over(index.time(now)));
+    };
+    let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
+    let matched = served.rules.domain(target.domain())?.find(&entries, &mut String::new());
+    index.view(now)?.deciding(target.domain(), &entries, matched.as_ref())
+}
+
+fn limit_shown(limit: &Limit, now: Time) -> api::Limit {
+    let schedule = limit.scheduled(now).map(|in_force| in_force.words.to_string());
+    let limit = limit.at(now);
+    api::Limit {
+        requests_per_unit: limit.requests_per_unit,
+        unit: limit.unit.name().to_owned(),
+        unit_multiplier: limit.multiplier.get().into(),
+        calendar: limit.period().calendar().map(calendar),
+        schedule,
+        name: limit.name.as_deref().map(str::to_owned),
     }
 }
 
@@ -131,10 +225,11 @@ pub(super) async fn remove(api: &Api, call: &Call<'_>) -> Result<Reply, Problem>
         let message = format!("no override {:?}; GET /api/v1/overrides lists them", call.parameter);
         return Err(Problem::new(StatusCode::NOT_FOUND, message));
     };
-    keeper.remove(&one.target).await?;
+    let kept = keeper.remove(&one.target).await?;
     let what = format!("{}, which was {}", shown_target(api, &one.target), one.effect());
     let removed = as_api(json_of(api, &one));
-    Ok(Reply::json(api, &OverrideRemoved { removed })?.changed(what, call.query.needed("reason")))
+    Ok(Reply::json(api, &OverrideRemoved { removed, warning: owed(kept) })?
+        .changed(what, call.query.needed("reason")))
 }
 
 /// A target for the log of changes, with its values by `KEY_VALUES`.
@@ -156,9 +251,9 @@ pub(super) fn as_api(json: Json) -> api::Override {
 }
 
 /// What an override does, without its target.
-pub(super) fn effect_shown(action: Action, expires: Option<u32>) -> api::Override {
+pub(super) fn effect_shown(action: Action, limit_name: Option<&str>, expires: Option<u32>) -> api::Override {
     let mut fields = Map::new();
-    action.add_to_json(expires, &mut fields);
+    action.add_to_json(limit_name, expires, &mut fields);
     as_api(Json::Object(fields))
 }
 

@@ -7,13 +7,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use http::StatusCode;
+
 use super::{
     Api,
     history::rates_of,
     reply::{Call, Problem, Reply},
     view::{Parts, View},
 };
-use api::{RuleListed, Whose};
+use api::{RuleListed, RulesFile, RulesFiles, Whose};
 use clock::{Clock as _, SystemClock, Time};
 use faults::mutex::lock;
 use fleet::RuleHits;
@@ -21,7 +23,7 @@ use limit::Limits;
 use limiter::Served;
 use metrics::{RuleCounter, RuleStats};
 use recent::LimitShown;
-use rules::{Rule, RuleId};
+use rules::{Rule, RuleId, SourceFile};
 use serde::{Serialize, Serializer};
 
 const SECONDS: usize = 2;
@@ -71,6 +73,18 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         .zip(found)
         .map(|(served, (rule, has_fixed_name))| json(served, rule, has_fixed_name, &counted));
     Reply::json(api, &Listed { rules: Rows(Cell::new(Some(rules))), total, whose })
+}
+
+/// `GET /api/v1/rules/files`: the text of the rules in force.
+pub(super) async fn files(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
+    let source = &api.managed.source;
+    let served = source.current().filter(|served| !served.files.is_empty()).ok_or_else(|| {
+        let message = "no rules of files are in force; those of a control plane have no files";
+        Problem::new(StatusCode::CONFLICT, message)
+    })?;
+    let file = |file: &SourceFile| RulesFile { name: file.name.clone(), text: file.readable() };
+    let files = served.files.iter().map(file).collect();
+    Reply::json(api, &RulesFiles { files, merge_domains: source.options().merge_domains })
 }
 
 /// [`api::Rules`], whose rows are made one at a time.

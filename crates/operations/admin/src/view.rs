@@ -153,7 +153,7 @@ fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Op
     let one = deciding(managed, served, key.domain(), &entries, now).filter(|_| !key.key.is_cut())?;
     Some(Override {
         id: Some(managed.keeper.index().shown_id(&one.target)),
-        ..effect_shown(one.action, one.expires)
+        ..effect_shown(one.action, one.limit_name.as_deref(), one.expires)
     })
 }
 

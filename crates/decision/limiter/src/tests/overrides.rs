@@ -16,6 +16,15 @@ descriptors:
   - key: apart
     overrides_only: true
     rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: plain}]}
+  - key: list
+    rate_limit:
+      - {name: burst, unit: second, requests_per_unit: 4}
+      - {name: bucket, unit: minute, requests_per_unit: 600, algorithm: token_bucket}
+      - {name: day, unit: day, requests_per_unit: 8}
+  - key: shared
+    value: s*
+    share_threshold: true
+    rate_limit: [{name: hour, unit: hour, requests_per_unit: 4}, {name: day, unit: day, requests_per_unit: 6}]
   - {key: only, overrides_only: true, rate_limit: {unit: hour, requests_per_unit: 1, algorithm: sliding_window}}
 ";
 
@@ -117,6 +126,88 @@ fn a_raised_limit_continues_the_rules_counter_and_ignores_the_over_limit_cache()
     assert_eq!(codes(&setup, "k", 5), [OK, OK, OK, OVER, OVER]);
     set(&setup, &format!("{},\"requests_per_unit\":6,\"unit\":\"hour\"", override_of("k", "limit")));
     assert_eq!(codes(&setup, "k", 3), [OK, OK, OVER], "four were counted");
+}
+
+fn later(setup: &Setup, seconds: u64) {
+    setup.clock.set(Time::from_seconds(setup.limiter.now().seconds() + seconds));
+}
+
+/// What is used of each limit of a key, with the numbers of requests in force.
+fn used(setup: &Setup, key: &str) -> Vec<(u64, u64)> {
+    let counters = finish(pin!(setup.limiter.counters(&request(&[key])))).unwrap();
+    counters[0].limits.iter().map(|one| (one.used, one.limit.requests_per_unit)).collect()
+}
+
+#[test]
+fn an_override_of_one_limit_leaves_the_others_and_their_counters() {
+    let setup = setup(&[]);
+    assert_eq!(codes(&setup, "list", 4), [OK; 4]);
+    let burst = |requests: u32| {
+        format!(
+            "{},\"name\":\"burst\",\"requests_per_unit\":{requests},\"unit\":\"second\"",
+            override_of("list", "limit")
+        )
+    };
+    set(&setup, &burst(2));
+    assert_eq!(used(&setup, "list"), [(4, 2), (4, 600), (4, 8)], "every counter continues");
+    assert_eq!(codes(&setup, "list", 1), [OVER]);
+    later(&setup, 1);
+    assert_eq!(codes(&setup, "list", 3), [OK, OK, OVER]);
+    assert_eq!(used(&setup, "list")[2], (6, 8), "the day counts on");
+    setup.overrides.remove(
+        &of_json_line(&format!("{{\"domain\":\"d\",{}}}", burst(2)), setup.limiter.now()).unwrap().one.target,
+    );
+    later(&setup, 1);
+    assert_eq!(codes(&setup, "list", 3), [OK, OK, OVER], "eight in a day, with the override and without");
+}
+
+#[test]
+fn a_scale_follows_the_limits_of_the_rule() {
+    let setup = setup(&[&format!("{},\"scale\":\"50%\"", override_of("list", "scale"))]);
+    assert_eq!(used(&setup, "list"), [(0, 2), (0, 300), (0, 4)]);
+    assert_eq!(codes(&setup, "list", 3), [OK, OK, OVER]);
+    assert_eq!(used(&setup, "list").iter().map(|one| one.0).collect::<Vec<_>>(), [2, 2, 2]);
+    setup.load(&WITH_OVERRIDES.replace("unit: day, requests_per_unit: 8", "unit: day, requests_per_unit: 6"));
+    assert_eq!(used(&setup, "list")[2], (2, 3), "of the new rule");
+    set(&setup, &format!("{},\"scale\":\"200%\",\"name\":\"day\"", override_of("list", "scale")));
+    assert_eq!(used(&setup, "list")[2], (2, 12));
+    assert_eq!(used(&setup, "list")[0], (2, 4), "of the rule, whose counter the scaled limit continued");
+    set(&setup, &format!("{},\"scale\":\"50%\",\"name\":\"none\"", override_of("list", "scale")));
+    assert_eq!(
+        used(&setup, "list").iter().map(|one| one.1).collect::<Vec<_>>(),
+        [4, 600, 6],
+        "no such limit"
+    );
+}
+
+#[test]
+fn only_the_limit_that_an_override_changes_leaves_a_shared_counter() {
+    let setup =
+        setup(&["\"descriptor\":\"shared=sv\",\"action\":\"scale\",\"scale\":\"50%\",\"name\":\"hour\""]);
+    let ask = |value: &str| {
+        let descriptor = Descriptor {
+            entries: std::iter::once(Entry { key: "shared", value }).collect(),
+            ..Descriptor::default()
+        };
+        let descriptors = std::iter::once(descriptor).collect();
+        let request = Request { domain: "d", descriptors, ..Request::default() };
+        finish(pin!(setup.limiter.decide(&request, None, None))).unwrap().code
+    };
+    assert_eq!([(); 4].map(|()| ask("sw")), [OK; 4]);
+    assert_eq!([(); 3].map(|()| ask("sv")), [OK, OK, OVER], "it has an hour of its own, and shares the day");
+    later(&setup, 3600);
+    assert_eq!([ask("sw"), ask("sv")], [OVER; 2], "the day of all values has six");
+}
+
+#[test]
+fn a_scale_by_entry_leaves_the_counters_of_the_limits_that_it_does_not_change() {
+    let scale = "\"entry\":{\"key\":\"list\",\"value\":\"v\"},\"action\":\"scale\",\"scale\":\"25%\",\"name\":\"burst\"";
+    let setup = setup(&[]);
+    assert_eq!(codes(&setup, "list", 2), [OK; 2]);
+    set(&setup, scale);
+    assert_eq!(used(&setup, "list"), [(0, 1), (2, 600), (2, 8)], "a changed limit has a counter of its own");
+    assert_eq!(codes(&setup, "list", 2), [OK, OVER]);
+    assert_eq!(used(&setup, "list")[2], (3, 8));
 }
 
 #[test]

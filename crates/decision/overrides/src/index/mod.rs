@@ -34,7 +34,7 @@ use self::{
     shard::Shard,
 };
 use super::{
-    model::Override,
+    model::{Action, Override},
     target::{Scope, Target},
 };
 use clock::Time;
@@ -78,7 +78,7 @@ pub struct Index {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
     /// The number for each action, in the order of `Action::NAMES`.
-    pub by_action: [u64; 4],
+    pub by_action: [u64; Action::NAMES.len()],
     /// One of them has a calendar in another zone than UTC.
     pub has_local_calendar: bool,
     pub bytes: usize,
@@ -260,6 +260,23 @@ impl Index {
     /// Calls `each` for every override, in no particular order, until it returns false.
     pub fn for_each(&self, mut each: impl FnMut(&Override) -> bool) {
         let _ = self.checkpoint().all().all(|one| each(one));
+    }
+
+    /// These overrides, with another one in place of that for the same target: to ask what it would change.
+    pub fn with(&self, one: Override) -> Result<Self, String> {
+        let other = Self {
+            snapshot: ArcSwap::new(self.snapshot.load_full()),
+            count: AtomicUsize::new(self.count.load(Relaxed)),
+            clock_lead: AtomicI64::new(self.clock_lead.load(Relaxed)),
+            changing: Mutex::default(),
+            hasher: self.hasher.clone(),
+            values: self.values,
+            id_key: ArcSwapOption::new(self.id_key.load_full()),
+        };
+        let mut draft = other.draft();
+        other.add_to(&mut draft, one)?;
+        other.add(&draft)?;
+        Ok(other)
     }
 
     pub fn draft(&self) -> Draft {

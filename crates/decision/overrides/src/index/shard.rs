@@ -6,13 +6,16 @@ use foldhash::fast::SeedableRandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 
 use super::shapes::hash_target;
-use crate::{model::Override, target::Target};
+use crate::{
+    model::{Action, Override},
+    target::Target,
+};
 
 #[derive(Clone, Default)]
 pub(super) struct Shard {
     table: HashTable<Arc<Override>>,
     /// Without the switches of domains.
-    pub(super) by_action: [u32; 4],
+    pub(super) by_action: [u32; Action::NAMES.len()],
     pub(super) has_local_calendar: bool,
     /// The first second at which one expires.
     pub(super) next_end: Option<u32>,
@@ -54,7 +57,8 @@ impl Shard {
     }
 
     fn summarize(&mut self) {
-        (self.by_action, self.has_local_calendar, self.next_end, self.bytes) = ([0; 4], false, None, 0);
+        (self.by_action, self.has_local_calendar, self.next_end, self.bytes) =
+            (Default::default(), false, None, 0);
         for one in &self.table {
             if !one.target.scope().is_switch() {
                 self.by_action[one.action.index()] += 1;

@@ -29,7 +29,14 @@ fn target(text: &str) -> Target {
 }
 
 fn one(text: &str, action: Action) -> Override {
-    Override { target: target(text), action, expires: None, reason: "r".into(), by: "b".into() }
+    Override {
+        target: target(text),
+        action,
+        limit_name: None,
+        expires: None,
+        reason: "r".into(),
+        by: "b".into(),
+    }
 }
 
 fn limit(requests_per_unit: u64) -> Action {
@@ -143,11 +150,11 @@ fn an_override_expires_at_its_second_and_is_swept() {
     index.set(&one("k=y", Action::Allow)).unwrap();
     assert_eq!(found(&index, &rules, "k=x", 99), Some(Action::Block));
     assert_eq!(found(&index, &rules, "k=x", 100), None);
-    assert_eq!(index.usage().by_action, [0, 1, 1, 0]);
+    assert_eq!(index.usage().by_action, [0, 1, 1, 0, 0]);
     assert!(index.sweep(Time::from_seconds(99)).is_empty());
     let expired = index.sweep(Time::from_micros(100_999_999));
     assert_eq!(expired, [Arc::new(Override { expires, ..one("k=x", Action::Block) })]);
-    assert_eq!((index.len(), index.usage().by_action), (1, [0, 0, 1, 0]));
+    assert_eq!((index.len(), index.usage().by_action), (1, [0, 0, 1, 0, 0]));
     assert!(index.sweep(Time::from_seconds(1_000)).is_empty());
 }
 
@@ -330,12 +337,12 @@ proptest! {
 
 fn by_entry(domain: &str, text: &str, action: Action) -> Override {
     let target = Target::of_entry(domain, entries_of_text(text).unwrap()).unwrap();
-    Override { target, action, expires: None, reason: "r".into(), by: "b".into() }
+    Override { target, action, limit_name: None, expires: None, reason: "r".into(), by: "b".into() }
 }
 
 fn effect(index: &Index, domain: &str, text: &str, second: u64) -> Option<(String, Option<String>)> {
     let found = find(index, domain, &pairs(text), None, second)?;
-    Some((found.action.to_string(), found.by.map(|by| by.target.plain().to_string())))
+    Some((found.effect(), found.by.map(|by| by.target.plain().to_string())))
 }
 
 #[test]
@@ -450,7 +457,7 @@ fn switches_are_of_a_domain_or_of_all_and_this_process_has_its_own() {
     assert_eq!(left, ((None, Some("allow")), 0, true), "what is read from Redis leaves it");
     assert_eq!(index.clear_here("d").len(), 1);
     assert_eq!((state("d"), index.is_empty()), ((None, None), true));
-    assert_eq!(index.usage().by_action, [0; 4]);
+    assert_eq!(index.usage().by_action, [0; 5]);
 }
 
 fn any_value() -> impl Strategy<Value = String> {
@@ -490,7 +497,7 @@ proptest! {
             let target = Target::of_entry(domain, entries).unwrap();
             let expires = (*end > 0).then_some(*end);
             let action = limit(u64::try_from(number).unwrap());
-            let one = Override { target, action, expires, reason: "".into(), by: "".into() };
+            let one = Override { target, action, limit_name: None, expires, reason: "".into(), by: "".into() };
             index.set(&one).unwrap();
             known.insert(one.target.clone(), one);
         }

@@ -14,19 +14,24 @@ use super::{
     shard_of,
 };
 use crate::{
-    model::{Action, MAX_BYTES, MAX_ENTRIES, Override},
+    model::{Action, MAX_BYTES, MAX_ENTRIES, Override, in_words},
     target::{Scope, Value},
 };
 use clock::Time;
 use faults::OnStoreFailure;
+use limit::Limit;
 use rules::{Entry, How, Matched};
 
 /// The override that applies to a descriptor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     pub action: Action,
-    /// The second at which it expires, if it does.
+    /// The name of the only limit that it changes; `None` for all.
+    pub limit_name: Option<Arc<str>>,
+    /// The second at which it expires by the clock of the storage, if it does.
     pub expires: Option<u32>,
+    /// The microseconds until then, whatever the clock of this process shows.
+    pub left: Option<u64>,
     /// A bit for each level whose value the override names; all bits if it does not follow the levels of a rule.
     pub exact_levels: u32,
     /// The override, if it is by entry or of a domain.
@@ -34,31 +39,46 @@ pub struct Found {
 }
 
 impl Found {
-    pub fn is_limit(&self) -> bool {
-        matches!(self.action, Action::Limit { .. })
-    }
-
-    fn of(by: &Arc<Override>) -> Self {
-        Self { action: by.action, expires: by.expires, exact_levels: u32::MAX, by: Some(by.clone()) }
-    }
-
-    fn of_descriptor(one: &Override) -> Self {
+    /// The override as it is found when the clock of the storage shows `now`.
+    pub fn new(one: &Arc<Override>, now: Time) -> Self {
+        let by = (one.target.scope() != Scope::Descriptor).then(|| one.clone());
         let exact = |((_, value), level): (&(_, Value), u32)| match value {
             Value::Exact(_) => 1 << level,
             Value::Any | Value::Pattern(_) => 0,
         };
-        let exact_levels = one.target.entries().iter().zip(0..).map(exact).sum();
-        Self { action: one.action, expires: one.expires, exact_levels, by: None }
+        let exact_levels = match by {
+            Some(_) => u32::MAX,
+            None => one.target.entries().iter().zip(0..).map(exact).sum(),
+        };
+        let end = one.expires.map(|end| Time::from_seconds(end.into()));
+        Self {
+            action: one.action,
+            limit_name: one.limit_name.clone(),
+            expires: one.expires,
+            left: end.map(|end| end.micros().saturating_sub(now.micros())),
+            exact_levels,
+            by,
+        }
+    }
+
+    /// True if it changes this limit of a rule, or has replaced one by it.
+    pub fn changes(&self, limit: &Limit) -> bool {
+        self.action.changes_limits() && (self.limit_name.is_none() || self.limit_name == limit.name)
+    }
+
+    /// The effect in a word or two: `limit 100 per minute`, `scale "burst" to 50%`, `block`.
+    pub fn effect(&self) -> String {
+        in_words(self.action, self.limit_name.as_deref())
     }
 }
 
-/// True if another override decides in place of the own one: block, allow, limit, then shadow; of two blocks the one that
+/// True if another override decides in place of the own one: block, allow, limit or scale, then shadow; of two blocks the one that
 /// ends later.
 fn stronger((own, own_end): (Action, Option<u32>), (other, end): (Action, Option<u32>)) -> bool {
     let rank = |action| match action {
         Action::Block => 0,
         Action::Allow => 1,
-        Action::Limit { .. } => 2,
+        Action::Limit { .. } | Action::Scale(_) => 2,
         Action::Shadow => 3,
     };
     let until = |end: Option<u32>| end.unwrap_or(u32::MAX);
@@ -85,7 +105,7 @@ impl View<'_> {
         let of_descriptor = self.of_descriptor(domain, entries, matched);
         let scoped = &self.snapshot.scoped;
         if !scoped.has_entries() {
-            return of_descriptor.map(|one| Found::of_descriptor(one));
+            return of_descriptor.map(|one| Found::new(one, self.now));
         }
         let mut strongest: Option<&Arc<Override>> = None;
         for entry in entries {
@@ -99,17 +119,18 @@ impl View<'_> {
         }
         match (of_descriptor, strongest) {
             (Some(one), Some(by)) if stronger((one.action, one.expires), (by.action, by.expires)) => {
-                Some(Found::of(by))
+                Some(Found::new(by, self.now))
             }
-            (Some(one), _) => Some(Found::of_descriptor(one)),
-            (None, by) => by.map(Found::of),
+            (Some(one), _) | (None, Some(one)) => Some(Found::new(one, self.now)),
+            (None, None) => None,
         }
     }
 
     /// The switch of a domain that allows or shadows its requests.
     pub fn switch(&self, domain: &str) -> Option<Found> {
         let scoped = &self.snapshot.scoped;
-        if scoped.has_switches() { scoped.switch(domain, self.now.seconds()).map(Found::of) } else { None }
+        let found = || scoped.switch(domain, self.now.seconds()).map(|one| Found::new(one, self.now));
+        if scoped.has_switches() { found() } else { None }
     }
 
     /// The failure policy that a switch of the domain sets.

@@ -1,7 +1,7 @@
 //! The keys of limits of a list, and of limits in their place.
 
 use crate::{Kind, Limit, Limits, Unit};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 fn of(unit: Unit, units: u32, kind: Kind) -> Limit {
     Limit::new(5, unit, NonZeroU32::new(units).unwrap(), kind, None).unwrap()
@@ -42,6 +42,35 @@ fn a_limit_in_place_of_a_list_has_the_counter_of_the_same_window() {
     }
     let alone = Limits::from(plain(Unit::Day));
     assert_eq!(alone.continued_by(Limit::plain(9, Unit::Hour)), Limit::plain(9, Unit::Hour));
+}
+
+#[test]
+fn a_limit_in_place_of_one_of_a_list_never_shares_the_counter_of_another() {
+    let bucket =
+        |requests| Limit::new(requests, Unit::Second, NonZeroU32::MIN, Kind::TokenBucket, None).unwrap();
+    let list = Limits::new([plain(Unit::Second), plain(Unit::Day), bucket(1), bucket(2)]).unwrap();
+    let [second, day, one, two] = [0, 1, 2, 3].map(|index| list.get(index).unwrap());
+    let tag = |limit: &Limit, other, apart| limit.clone().in_place_of(other, apart).tag;
+    assert_eq!(tag(&Limit::plain(9, Unit::Day), day, false), day.tag, "it continues the counter");
+    assert_eq!(&*tag(&Limit::plain(9, Unit::Second), day, false), "*/1", "not that of the other limit");
+    assert_eq!(&*tag(&Limit::plain(9, Unit::Second), second, true), "*/1/1");
+    let half = |limit: &Limit| limit.scaled(|requests| requests.div_ceil(2));
+    assert_eq!(half(one).algorithm, half(two).algorithm);
+    assert_ne!(tag(&half(one), one, false), tag(&half(two), two, false));
+    let in_place = half(second).in_place_of(second, false);
+    assert_eq!((in_place.requests_per_unit, &in_place.tag, in_place.is_of_list), (3, &second.tag, true));
+}
+
+#[test]
+fn a_scaled_limit_has_at_most_what_its_algorithm_counts() {
+    for kind in Kind::ALL {
+        let limit = Limit::new(4, Unit::Hour, NonZeroU32::MIN, kind, NonZeroU64::new(8)).unwrap();
+        let scaled = limit.scaled(|requests| requests * 3);
+        assert_eq!(scaled.requests_per_unit, 12, "{kind:?}");
+        let expected = if kind.has_burst() { 24 } else { 12 };
+        assert_eq!((scaled.algorithm.kind(), scaled.algorithm.capacity()), (kind, expected));
+        assert_eq!(limit.scaled(|_| u64::MAX).requests_per_unit, kind.most());
+    }
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl<T> Source<T> {
         resources.sort_by(|one, other| (&one.name, &one.domain).cmp(&(&other.name, &other.domain)));
         let (hash, files) = (hash(&resources), resources.len());
         let input = Input { origin: &origin, hash, files, diagnostics };
-        let compile = || compile_resources(&resources, self.options);
+        let compile = || (compile_resources(&resources, self.options), Vec::new());
         let outcome = self.load_input(input, compile, now, &mut lock(&self.reloading));
         outcome.refund();
         outcome

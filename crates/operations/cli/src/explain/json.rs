@@ -9,8 +9,8 @@ use super::{
 };
 use ::text::duration;
 use limit::{HoldRule, holds::Unknown};
-use limiter::{Code, OverrideLimit};
-use overrides::{Found, Target, model::timestamp};
+use limiter::{Code, OverrideLimits};
+use overrides::{Action, Found, Target, model::timestamp};
 use rules::model::Node;
 
 pub(super) fn of(explained: &Explained<'_>) -> String {
@@ -20,7 +20,7 @@ pub(super) fn of(explained: &Explained<'_>) -> String {
         "error": explained.unknown_domain,
         "matches": explained.all_match(),
         "hits": explained.query.hits,
-        "switch": explained.switch.as_ref().map(|switch| overriding(&(switch.clone(), None))),
+        "switch": explained.switch.as_ref().map(|switch| overriding(&(switch.clone(), Vec::new()))),
         "descriptors": descriptors.collect::<Vec<_>>(),
         "over_limit_response": over_limit_response(explained),
     });
@@ -54,19 +54,32 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
     })
 }
 
-fn overriding((found, limit): &(Found, OverrideLimit)) -> Value {
-    let (limit, counter) = limit.as_ref().map(|(limit, counter)| (limit, counter)).unzip();
+fn overriding((found, limits): &(Found, OverrideLimits)) -> Value {
+    let is_whole = found.limit_name.is_none() && matches!(found.action, Action::Limit { .. });
+    let (limit, counter) =
+        limits.first().filter(|_| is_whole).map(|(limit, counter)| (limit, counter)).unzip();
+    let in_force = limits.iter().map(|(limit, counter)| {
+        json!({
+            "name": limit.name.as_deref(),
+            "requests_per_unit": limit.requests_per_unit,
+            "unit": limit.unit.name(),
+            "unit_multiplier": limit.multiplier,
+            "counter": counter,
+        })
+    });
     let target = found.by.as_ref().map(|by| &by.target);
     json!({
         "domain": target.map(Target::domain),
         "entry": target.and_then(Target::entry).map(|(key, value)| json!({"key": key, "value": value})),
         "action": found.action.name(),
+        "effect": found.effect(),
         "expires_at": found.expires.map(timestamp),
         "requests_per_unit": limit.map(|limit| limit.requests_per_unit),
         "unit": limit.map(|limit| limit.unit.name()),
         "calendar": limit.and_then(|limit| limit.period().calendar()),
         "algorithm": limit.map(|limit| limit.algorithm.kind().name()),
         "counter": counter,
+        "limits": in_force.collect::<Vec<_>>(),
     })
 }
 

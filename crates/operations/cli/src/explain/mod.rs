@@ -18,7 +18,7 @@ use clap::Args;
 use self::path::Path;
 use super::{
     admin::{
-        AdminArgs,
+        self, AdminArgs,
         overrides::{self, Source},
     },
     check::Report,
@@ -32,12 +32,12 @@ use ::overrides::{Found, Index};
 use ::text::spelling::nearest;
 use clock::{Clock, SystemClock, Time};
 use limit::{Limit, Limits};
-use limiter::{self, Answer, Handles, OverrideLimit, Policy, Served};
+use limiter::{self, Answer, Handles, OverrideLimits, Policy, Served};
 use rules::{Rule, RuleSet, model::Node};
 
 #[derive(Args, Clone, PartialEq, Debug)]
 #[command(
-    mut_arg("admin", |arg| arg.help("The address of an admin API, whose overrides are applied").long_help(None)),
+    mut_arg("admin", |arg| arg.help("The address of an admin API, whose rules and overrides are applied").long_help(None)),
     mut_arg("token_file", |arg| arg.requires("admin")),
     mut_arg("timeout", |arg| arg.requires("admin")),
     mut_arg("json", |arg| arg.help("Print the explanation as JSON"))
@@ -46,8 +46,8 @@ pub(crate) struct ExplainArgs {
     /// The domain, then descriptors; a comma within a value is written `\,`.
     #[arg(value_name = "DOMAIN KEY=VALUE[,...]", required = true)]
     words: Vec<String>,
-    /// A rules file, a directory of them, or - for standard input; may be repeated. By default the directory that the
-    /// service would read.
+    /// A rules file, a directory of them, or - for standard input; may be repeated. By default the rules in force of the
+    /// service that --admin names, or the directory that the service would read.
     #[arg(long, value_name = "PATH")]
     rules: Vec<PathBuf>,
     /// The hits of each descriptor; 0 hits are not counted.
@@ -92,8 +92,8 @@ struct Outcome<'r> {
     descriptor: &'r Descriptor,
     path: Path<'r>,
     limits: Vec<LimitOutcome<'r>>,
-    /// The override that applies, with its limit, which replaces the rule's, and the key of its counter.
-    applied: Option<(Found, OverrideLimit)>,
+    /// The override that applies, with the limits in place of the rule's.
+    applied: Option<(Found, OverrideLimits)>,
 }
 
 struct LimitOutcome<'r> {
@@ -119,12 +119,16 @@ pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdi
         (None, Some(path)) => read_overrides(path, now)?,
         (None, None) => Index::default(),
     };
-    let (reading, options) = rules_files::read(&args.rules, args.reading, environment)?;
+    let (reading, options) = if args.admin.admin.is_some() && args.rules.is_empty() {
+        admin::rules_in_force(&args.admin, environment)?
+    } else {
+        rules_files::read(&args.rules, args.reading, environment)?
+    };
     let mut report = Report::new(reading, options, false);
     let Some(rules) = report.rules.take() else {
         return Err(format!("the rules cannot be used:\n{}", report.text().trim_end()).into());
     };
-    let served = Served { rules, attached: Handles::default() };
+    let served = Served { rules, files: Vec::new(), attached: Handles::default() };
     let explained = explain(&query, &served, &overrides, &settings::policy(&settings), now)?;
     if args.admin.json {
         terminal::print_json(&json::of(&explained));

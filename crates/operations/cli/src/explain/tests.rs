@@ -56,7 +56,7 @@ fn query(words: &str, hits: u64) -> Query {
 fn explain_hits(words: &str, hits: u64, change: impl FnOnce(&mut Policy)) -> (String, serde_json::Value) {
     let mut policy = policy();
     change(&mut policy);
-    let served = Served { rules: rules(RULES), attached: Handles::default() };
+    let served = Served { rules: rules(RULES), files: Vec::new(), attached: Handles::default() };
     let query = query(words, hits);
     let explained = explain(&query, &served, &Index::default(), &policy, Time::from_seconds(86_430)).unwrap();
     (plain(&text::of(&explained)), serde_json::from_str(&json::of(&explained)).unwrap())
@@ -261,7 +261,7 @@ proptest! {
 
 #[test]
 fn a_preview_has_the_counters_of_every_descriptor() {
-    let served = Served { rules: rules(RULES), attached: Handles::default() };
+    let served = Served { rules: rules(RULES), files: Vec::new(), attached: Handles::default() };
     let query = query("shop path=/,method=GET other=1 client=bob plan=x", 1);
     let preview =
         limiter::preview(&query.to_request(), &served, &Index::default(), &policy(), Time::from_seconds(90))
@@ -275,7 +275,7 @@ fn a_preview_has_the_counters_of_every_descriptor() {
 
 #[test]
 fn overrides_are_explained() {
-    let served = Served { rules: rules(RULES), attached: Handles::default() };
+    let served = Served { rules: rules(RULES), files: Vec::new(), attached: Handles::default() };
     let index = Index::default();
     for line in [
         r#"{"domain":"shop","descriptor":"client=bob","action":"limit","requests_per_unit":50,"unit":"minute"}"#,

@@ -9,7 +9,7 @@ use super::{
 use crate::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint};
 use clock::Time;
 use limit::{Algorithm, FixedWindow, Limit, Period};
-use limiter::{Code, OverrideLimit};
+use limiter::{Code, OverrideLimits};
 use overrides::{Action, Found, model::timestamp};
 use rules::{Allowance, Rule, model::Node};
 use text::{duration, printable};
@@ -52,8 +52,8 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
         text.push_str(&heading);
         add_step(text, step, explained);
     }
-    if let Some((found, limit)) = &outcome.applied {
-        add_override(text, found, limit.as_ref(), explained);
+    if let Some((found, limits)) = &outcome.applied {
+        add_override(text, found, limits, explained);
         if !matches!(found.action, Action::Shadow) {
             return;
         }
@@ -69,22 +69,17 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
     }
 }
 
-fn add_override(
-    text: &mut String,
-    found: &Found,
-    limit: Option<&(Limit, String)>,
-    explained: &Explained<'_>,
-) {
+fn add_override(text: &mut String, found: &Found, limits: &OverrideLimits, explained: &Explained<'_>) {
     let effect = match found.action {
-        Action::Limit { .. } => "",
+        Action::Limit { .. } | Action::Scale(_) => "",
         Action::Block => ": every request is over limit, and nothing is counted",
         Action::Allow => ": every request is allowed, and nothing is counted",
         Action::Shadow => ": counted by the limits below, and never over limit",
     };
     let is_switch = found.by.as_ref().is_some_and(|by| by.target.scope().is_switch());
     let name = if is_switch { "switch" } else { "override" };
-    let _ = writeln!(text, "\n  {name} {}{}{effect}", found.action, of_target(found));
-    if let Some((limit, key)) = limit {
+    let _ = writeln!(text, "\n  {name} {}{}{effect}", found.effect(), of_target(found));
+    for (limit, key) in limits {
         let _ = writeln!(text, "\n  {}\n    counter {}", limit_line(limit, explained), printable(key));
     }
 }
@@ -224,7 +219,7 @@ pub(crate) fn in_words(limit: &Limit, now: Time) -> String {
 fn add_response(text: &mut String, explained: &Explained<'_>) {
     let counted = |outcome: &Outcome<'_>| {
         let is_blocked =
-            |(found, limit): &(Found, OverrideLimit)| limit.is_some() || found.action == Action::Block;
+            |(found, limits): &(Found, OverrideLimits)| !limits.is_empty() || found.action == Action::Block;
         outcome.limits.iter().any(|limit| matches!(limit.counting, Counting::By(_)))
             || outcome.applied.as_ref().is_some_and(is_blocked)
     };

@@ -165,7 +165,7 @@ impl Shown {
         index.for_each(|one| {
             let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
             let target = one.target.shown(values);
-            written = writeln!(out, "# override {target}: {}{end}", one.action);
+            written = writeln!(out, "# override {target}: {}{end}", one.effect());
             left -= 1;
             left > 0 && written.is_ok()
         });
