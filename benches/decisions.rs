@@ -130,6 +130,7 @@ impl Case {
                 Override {
                     target: Target::new("bench", entries)?,
                     action: Action::Limit { requests_per_unit: 9, unit: Unit::Hour, calendar: None },
+                    limit_name: None,
                     expires: None,
                     reason: "".into(),
                     by: "".into(),

@@ -168,7 +168,7 @@ rows! { XDS = control_plane(state: &xds::SubscriptionState)
 rows! { OVERRIDES = overrides(overrides: &Usage, holds: u64, queued: usize)
     Gauge "tollgate_overrides" ["action"]
         = Action::NAMES.into_iter().zip(overrides.by_action).map(|(action, n)| ([action], n));
-        "Overrides in force: limit, block, allow or shadow.";
+        "Overrides in force: limit, block, allow, shadow or scale.";
     Gauge "tollgate_holds" = holds;
         "Open holds: in memory of all counters; in Redis, by the sweep of each second, the requests that hold, in a cluster those in the slots that this replica has used.";
     Gauge "tollgate_holds_queued" = queued; "Settles and ends that the store has not taken yet; they are repeated.";

@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval_at},
 };
 
-use super::{memory::Budgets, parts::App, rules, threads::Thread};
+use super::{memory::Budgets, parts::App, threads::Thread};
 use admin::{Access, Api, Hosts, Managed, Trials};
 use clock::{Clock, SystemClock};
 use faults::panics::Boundary;
@@ -63,8 +63,6 @@ pub(super) fn api(settings: &Settings, app: &Arc<App>) -> Arc<Api> {
             requests,
             policy: settings::policy(settings),
             cache_bytes: settings.store.local_cache_bytes,
-            options: settings::compile_options(settings),
-            files: rules::files_of_a_domain(settings),
         }),
         memory: memory_of(app),
         replies: app.budgets.admin_replies.clone(),

@@ -2,7 +2,6 @@
 
 use std::{io, sync::Arc};
 
-use admin::RulesFiles;
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
 use rules_source::{
@@ -24,15 +23,6 @@ pub(super) fn directory(settings: &Settings) -> RulesDir {
     let rules = &settings.rules;
     RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files)
         .at_most(MAX_BYTES.min(settings.memory.text_of_rules() as u64))
-}
-
-/// The rules files, if several may have one domain: a trial of one needs the others.
-pub(super) fn files_of_a_domain(settings: &Settings) -> Option<RulesFiles> {
-    if !settings.rules.merge_domains || settings.control_plane.is_some() {
-        return None;
-    }
-    let directory = directory(settings);
-    Some(Arc::new(move || directory.read().files))
 }
 
 impl Feed {

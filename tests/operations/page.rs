@@ -21,6 +21,7 @@ use crate::{
 
 mod budget;
 mod key;
+mod limits;
 
 /// Requests of users, until this is dropped.
 struct Traffic {

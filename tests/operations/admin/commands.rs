@@ -52,6 +52,13 @@ fn top_prints_a_table_of_keys() {
     assert_exit(&output, 0, &["user=a\\,b         1        2"]);
     assert_exit(&admin.run(&["top", "--by", "allowed", "-n", "1", "--rule", "shop.user"]), 0, &["user="]);
     assert_exit(&admin.run(&["top", "--domain", "other"]), 1, &["no refused hits"]);
+    assert_exit(&admin.run(&["top", "other"]), 1, &["no refused hits"]);
+    for args in [&["top", "shop", "user=ann"][..], &["top", "--domain", "shop", "--descriptor", "user=ann"]] {
+        let one = admin.run(args);
+        assert_exit(&one, 0, &["user=ann"]);
+        assert!(!printed(&one).contains("user=a\\,b"), "{}", printed(&one));
+    }
+    assert_exit(&admin.run(&["top", "shop", "--domain", "shop"]), 2, &["cannot be used with"]);
     assert_exit(&admin.run(&["top", "-n", "0"]), 2, &["expected an integer from 1 to 1000"]);
     let json: Value = serde_json::from_slice(&admin.run(&["top", "--json"]).stdout).unwrap();
     assert_eq!(json["keys"][0]["refused"], 3);
@@ -79,6 +86,9 @@ fn refusals_are_printed_in_order_and_followed() {
     let one = admin.run(&["refusals", "--descriptor", "user=bob"]);
     assert_exit(&one, 0, &["user=bob"]);
     assert!(!printed(&one).contains("user=ann"));
+    let same = admin.run(&["refusals", "shop", "user=bob"]);
+    assert_eq!(printed(&same), printed(&one));
+    assert_exit(&admin.run(&["refusals", "other"]), 1, &["no refusals"]);
 
     let address = format!("127.0.0.1:{}", admin.port);
     let mut following = Command::new(BINARY)

@@ -75,6 +75,11 @@ const REQUESTS: &[(&str, &str)] = &[
     ("POST", "/api/v1/overrides {}"),
     (
         "POST",
+        "/api/v1/override-preview {\"domain\":\"shop\",\"descriptor\":\"user=ann\",\"action\":\"block\",\"for\":\"1h\"}",
+    ),
+    ("POST", "/api/v1/override-preview {}"),
+    (
+        "POST",
         "/api/v1/overrides {\"domain\":\"*\",\"entry\":{\"key\":\"user\",\"value\":\"10.0.0.0/8\"},\"action\":\"block\"}",
     ),
     (
@@ -87,8 +92,6 @@ const REQUESTS: &[(&str, &str)] = &[
     ),
     ("POST", "/api/v1/try {\"rules\":\"domain: [\"}"),
     ("POST", "/api/v1/try {}"),
-    ("GET", "/api/v1/try?domain=shop"),
-    ("GET", "/api/v1/try?domain=none"),
     ("GET", "/api/v1/domains"),
     (
         "POST",

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Admin, RULES, setup};
-use crate::support::{client::request, eventually, holds, http};
+use crate::support::{client::request, eventually, holds, http, process::assert_exit};
 
 fn post(port: u16, rules: &str) -> http::Answer {
     let body = json!({"rules": rules}).to_string();
@@ -109,4 +109,56 @@ fn a_read_only_service_tries_and_one_that_records_nothing_says_so() {
         assert_eq!(answer.status, 409, "{}", answer.text());
         assert!(answer.text().contains(name), "{}", answer.text());
     }
+}
+
+#[test]
+fn a_change_is_forecast_before_it_is_made() {
+    let admin = Admin::start();
+    admin.ask("ann", 5);
+    admin.ask("bob", 2);
+    let json = [("content-type", "application/json")];
+    let forecast = |body: &str| {
+        eventually("the requests are recorded", || {
+            let answer =
+                http::send(admin.port, "POST", "/api/v1/override-preview", &json, body.as_bytes()).unwrap();
+            let is_ready = answer.status != 200 || answer.json()["forecast"]["requests"] == 7;
+            holds(is_ready, || answer.text()).map(|()| (answer.status, answer.json()))
+        })
+    };
+    let limit = |descriptor: &str, n: u64| {
+        let body = serde_json::json!({
+            "domain": "shop", "descriptor": descriptor, "action": "limit", "requests_per_unit": n, "unit": "hour",
+        });
+        let (status, reply) = forecast(&body.to_string());
+        assert_eq!(status, 200, "{reply}");
+        let number = |name: &str| reply["forecast"][name].as_u64().unwrap();
+        (number("newly_refused"), number("newly_allowed"), reply)
+    };
+    let (more, fewer, reply) = limit("user=ann", 4);
+    assert_eq!(
+        (more, fewer, &reply["rule"], &reply["warning"]),
+        (0, 2, &"shop.user".into(), &Value::Null),
+        "{reply}"
+    );
+    assert_eq!(limit("user=bob", 1).0, 1);
+    assert_eq!(limit("user", 1).0, 2);
+    let (.., reply) = limit("user=anne", 4);
+    let warning = "no request of the last minutes had user=anne; did you mean user=ann?";
+    assert_eq!(reply["warning"], warning, "{reply}");
+    assert_eq!(admin.get("/api/v1/overrides")["total"], 0, "nothing is set");
+    let changes = admin.get("/api/v1/changes").to_string();
+    assert!(!changes.contains("override"), "{changes}");
+    assert_eq!(forecast(r#"{"domain":"shop","descriptor":"user=ann","action":"nonsense"}"#).0, 400);
+    let dry = admin.run(&["override", "set", "shop", "user=bob", "--limit", "1/hour", "--dry-run"]);
+    assert_exit(&dry, 0, &["1 more of 7 recorded requests would be refused\nnot set: "]);
+    assert_eq!(admin.get("/api/v1/overrides")["total"], 0, "nothing is set");
+    let set = admin.run(&["override", "set", "shop", "user=bob", "--limit", "1/hour"]);
+    assert_exit(&set, 0, &["1 more of 7 recorded requests would be refused\n"]);
+    // New rules, from a file.
+    let new = RULES.replace("requests_per_unit: 2}", "requests_per_unit: 1}");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new.yaml");
+    std::fs::write(&path, &new).unwrap();
+    let would = admin.run(&["check", path.to_str().unwrap()]);
+    assert_exit(&would, 0, &["new.yaml: 1 more of 7 recorded requests would be refused"]);
 }

@@ -195,6 +195,10 @@ fn while_redis_is_out_the_others_are_unknown_and_never_a_wrong_number() {
     assert_eq!(one.get("/api/v1/replicas")["replicas"], "unknown");
     let status: Value = serde_json::from_slice(&one.run(&["status", "--json"]).stdout).unwrap();
     assert_eq!((&status["replicas"], &status["policy"]), (&"unknown".into(), &"deny".into()));
+    eventually("the outage is noted", || {
+        let output = one.run(&["status"]);
+        holds(output.status.code() == Some(1), || printed(&output))
+    });
     assert_exit(&one.run(&["status"]), 1, &["this replica alone", "replicas  unknown"]);
     assert_exit(&one.run(&["top", "--replica", &id(&other)]), 2, &["the replicas are unknown"]);
     one.ask("ann", 3);

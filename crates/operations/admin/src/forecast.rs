@@ -1,55 +1,43 @@
-//! `POST /api/v1/overrides/try`: what an override would have made of the last recorded requests. Nothing changes.
+//! What an override would have made of the last recorded requests, and values of it that are probably misspelt.
 
 use std::sync::Arc;
 
-use serde_json::Value as Json;
-
 use super::{
     Api,
-    overrides::{Effect, effect},
-    reply::{Call, Problem, Reply},
+    reply::Problem,
     trial::{check_room, compare, memory_limit},
     view::Parts,
 };
-use ::overrides::{Override, model::is_forced, target::Target};
+use ::overrides::{Override, target::Target};
 use api::Forecast;
-use clock::{Clock as _, Rfc3339, SystemClock};
+use clock::Rfc3339;
 use recent::KeyValues;
 use text::spelling::nearest;
 
-pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let body: Json = call.json()?;
+/// The forecast; `None` if no requests are recorded, another trial is under way, or there is no room for one.
+pub(super) async fn of(api: &Api, one: Override) -> Option<Forecast> {
     let index = api.managed.keeper.index().clone();
-    let one = Override::from_json(&body, index.time(SystemClock.now())).map_err(Problem::bad_request)?;
-    let is_forced = is_forced(&body).map_err(Problem::bad_request)?;
-    let Effect { rule, warning } = effect(api, &one, &api.keys_without_rule().await?, is_forced)?;
-    let warning = match warning {
-        None => misspelt(api, &one.target).await?,
-        known => known,
-    };
     let limit = memory_limit(api);
-    let compared = compare(api, move |in_force, decider| {
+    let compared = compare(api, move |served, decider| {
+        let in_force = &served.rules;
         check_room(0, in_force, limit)?;
         let with = index.with(one).map_err(Problem::bad_request)?;
         Ok([decider(in_force.clone(), Arc::new(with)), decider(in_force.clone(), index)])
     });
-    let (report, recorded) = compared.await?;
+    let (report, recorded) = compared.await.ok()?;
     let time = |time| Rfc3339(time).to_string();
-    let forecast = Forecast {
+    Some(Forecast {
         requests: report.requests,
         newly_refused: report.newly_refused,
         newly_allowed: report.newly_allowed,
         from: report.from.map(time),
         to: report.to.map(time),
         recorded,
-        rule,
-        warning,
-    };
-    Reply::json(api, &forecast)
+    })
 }
 
-/// A value that no key of the last minutes has, and another one that is spelled almost like it.
-async fn misspelt(api: &Api, target: &Target) -> Result<Option<String>, Problem> {
+/// A warning about a value that no key of the last minutes has, beside another one that is spelled almost like it.
+pub(super) async fn misspelt(api: &Api, target: &Target) -> Result<Option<String>, Problem> {
     if api.managed.recent.values() != KeyValues::Plain {
         return Ok(None);
     }

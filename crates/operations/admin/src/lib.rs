@@ -9,6 +9,7 @@ mod changes;
 mod counters;
 mod domains;
 mod events;
+mod forecast;
 mod guard;
 mod history;
 mod holds;
@@ -45,7 +46,7 @@ pub use self::{
     guard::Hosts,
     routes::{Parameter, ROUTES, Route, SchemaOf, Takes},
     tokens::Tokens,
-    trial::{RulesFiles, Trials},
+    trial::Trials,
 };
 use ::counters::{Outages, Store};
 use ::overrides::{Keeper, model::MAX_JSON};

@@ -123,6 +123,9 @@ routes! {
             REPLICA,
         ],
         replies api::Rules, fails [404, 503];
+    listRulesFiles: GET "/api/v1/rules/files", READS, rules::files,
+        "The text of the rules files in force on this replica, which may differ from those in its directory.",
+        replies api::RulesFiles, fails [409];
     getStatus: GET "/api/v1/status", READS, status::get,
         "Version, rules, store, rates and memory.",
         takes [REPLICA], replies api::Status, fails [404, 503];
@@ -180,6 +183,9 @@ routes! {
     setOverride: POST "/api/v1/overrides", CHANGES "override_set", overrides::set,
         "Sets an override, which replaces the one for the same descriptor or entry.",
         body api::SetOverride, replies api::Override, fails [409, 503];
+    previewOverride: POST "/api/v1/override-preview", READS, overrides::preview,
+        "What an override would change, as the reply to setting it. Nothing changes; it is accepted with `ADMIN_READ_ONLY`, too.",
+        body api::SetOverride, replies api::Override, fails [409, 503];
     removeOverride: DELETE "/api/v1/overrides/{id}", CHANGES "override_remove", overrides::remove,
         "Removes an override.",
         takes [REASON], replies api::OverrideRemoved, fails [404, 503];
@@ -193,9 +199,6 @@ routes! {
         "Removes the switches of a domain.",
         takes [DOMAIN, REASON, words("this_replica", FALSE_OR_TRUE, "Remove the switches of this replica alone.")],
         replies api::SwitchesCleared, fails [404, 503];
-    getRulesFile: GET "/api/v1/try", READS, trial::file,
-        "The rules file of a domain, to begin a trial with.",
-        takes [DOMAIN], replies api::RulesFile, fails [404, 503];
     tryRules: POST "/api/v1/try", READS, trial::post,
         "What rules would have made of the last recorded requests of their domains. Nothing changes; it is accepted with \
          `ADMIN_READ_ONLY`, too. Counters begin at 0, and overrides are those in force. One trial runs at a time.",

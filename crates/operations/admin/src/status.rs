@@ -43,7 +43,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 /// The status of this replica, with the rates and latencies of a view.
 fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Vec<Replica>>>) -> Status {
     let (managed, started, now) = (&api.managed, api.managed.started, SystemClock.now());
-    let [limit, block, allow, shadow] = managed.keeper.index().usage().by_action;
+    let [limit, block, allow, shadow, scale] = managed.keeper.index().usage().by_action;
     let known = replicas.as_ref().and_then(OrUnknown::known).map(Vec::as_slice);
     let not_enforced = not_enforced::shown(&merged.not_enforced, known.unwrap_or_default());
     let is_out = managed.outages.current().is_some();
@@ -78,8 +78,10 @@ fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Ve
             block,
             allow,
             shadow,
+            scale,
             kept_in: managed.keeper.storage().to_owned(),
             failure: managed.keeper.failure(),
+            owed: managed.keeper.owed(),
         },
     }
 }

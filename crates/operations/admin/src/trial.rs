@@ -1,10 +1,9 @@
-//! `POST /api/v1/try`: what rules would have made of the last recorded requests. Nothing changes. `GET /api/v1/try` has the
-//! file to begin with.
+//! `POST /api/v1/try`: what rules would have made of the last recorded requests. Nothing changes.
 //!
 //! The rules are compiled, and the requests replayed, on a thread of their own, one trial at a time, with the rules in force
 //! beside the new ones. A reload waits for its end: there is memory for one set of rules more.
 
-use std::{collections::HashSet, path::Path, sync::Arc};
+use std::{collections::HashSet, sync::Arc};
 
 use http::StatusCode;
 
@@ -12,15 +11,11 @@ use super::{
     Api,
     reply::{Call, Problem, Reply},
 };
-use api::{Recorded, RulesFile, Trial, TryRules};
-use faults::files;
-use limiter::{Policy, RecentRequests, Recording};
-use overrides::model::MAX_JSON;
+use api::{Recorded, Trial, TryRules};
+use limiter::{Policy, RecentRequests, Recording, Served};
+use overrides::Index;
 use replay::{Decider, Failed, Log, Replay, Report};
 use rules::{CompileOptions, RuleSet, SourceFile, compile};
-use text::cut;
-
-pub type RulesFiles = Arc<dyn Fn() -> Vec<SourceFile> + Send + Sync>;
 
 /// What a trial needs of the service.
 pub struct Trials {
@@ -28,9 +23,6 @@ pub struct Trials {
     pub policy: Policy,
     /// The size of the over-limit cache.
     pub cache_bytes: usize,
-    pub options: CompileOptions,
-    /// Reads the rules files, if several may have one domain.
-    pub files: Option<RulesFiles>,
 }
 
 /// The name of the rules in messages.
@@ -43,31 +35,42 @@ const TRIAL: usize = 6 << 20;
 const TEXT: usize = 32;
 const RULE: usize = 2_000;
 
-/// The rules file of a domain as it is now: the one that has its first rule.
-pub(super) async fn file(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let domain = call.query.needed("domain");
-    let served = api.managed.source.current();
-    let place = served.as_ref().and_then(|served| {
-        let rules = served.rules.domain(domain)?.rules();
-        rules.iter().find_map(|(rule, _)| served.attached.recent(rule.id)?.place.clone())
-    });
-    let Some((file, _)) = place else {
-        let message = format!("domain={:?}: no rule in force of this domain is in a file", cut(domain));
-        return Err(Problem::new(StatusCode::NOT_FOUND, message));
-    };
-    let path = file.clone();
-    // A trial takes as much.
-    let read = move || files::read(Path::new(&*path), MAX_JSON as u64);
-    let read = tokio::task::spawn_blocking(read).await.map_err(|_| failed("reading the file panicked"))?;
-    let text = read.map_err(|error| {
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{file} cannot be read: {error}"))
-    })?;
-    let rules = String::from_utf8_lossy(&text).into_owned();
-    Reply::json(api, &RulesFile { file: file.to_string(), rules })
-}
-
 pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let TryRules { rules } = call.json()?;
+    let limit = memory_limit(api);
+    let options = api.managed.source.options();
+    let overrides = api.managed.keeper.index().clone();
+    let compared = compare(api, move |served, decider| {
+        let in_force = &served.rules;
+        check_room(rules.len(), in_force, limit)?;
+        let mut tried = vec![SourceFile { name: FILE.to_owned(), text: rules.into_bytes() }];
+        let mut new = read(&tried, options)?;
+        if options.merge_domains && !served.files.is_empty() {
+            add_others(&mut tried, &new, in_force, served.files.clone());
+            // One set at a time.
+            drop(new);
+            check_room(tried.iter().map(|file| file.text.len()).sum(), in_force, limit)?;
+            new = read(&tried, options)?;
+        }
+        drop(tried);
+        let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
+        Ok([
+            decider(new, overrides.clone()).on_domains(domains),
+            decider(RuleSet::clone(in_force), overrides),
+        ])
+    });
+    let (report, recorded) = compared.await?;
+    let refused_now = report.refused - report.newly_refused + report.newly_allowed;
+    Reply::json(api, &Trial { refused_now, recorded, report })
+}
+
+type MakeDecider<'a> = &'a dyn Fn(RuleSet, Arc<Index>) -> Decider;
+
+/// Replays what was recorded on two sides that `make` makes of the rules in force.
+pub(super) async fn compare(
+    api: &Api,
+    make: impl FnOnce(&Served, MakeDecider<'_>) -> Result<[Decider; 2], Problem> + Send + 'static,
+) -> Result<(Report, Recorded), Problem> {
     let Some(trials) = &api.managed.trials else {
         let message = "no requests are recorded: set RECENT_REQUESTS_MAX_BYTES above 0, and KEY_VALUES to plain or hashed";
         return Err(Problem::new(StatusCode::CONFLICT, message));
@@ -76,12 +79,11 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         let message = "another trial is under way; try again when it has ended";
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, message));
     };
-    let (overrides, policy) = (api.managed.keeper.index().clone(), trials.policy.clone());
-    let (options, cache_bytes) = (trials.options, trials.cache_bytes);
+    let policy = trials.policy.clone();
+    let cache_bytes = trials.cache_bytes;
     let recording = trials.requests.recording();
-    let rate = recording.rate();
-    let (source, files) = (api.managed.source.clone(), trials.files.clone());
-    let limit = (api.managed.memory)().map_or(usize::MAX, |(limit, ..)| limit);
+    let recorded = Recorded { share_of_keys: recording.rate(), bytes: trials.requests.bytes() };
+    let source = api.managed.source.clone();
     let replayed = tokio::task::spawn_blocking(move || {
         // A caller that goes away does not end the replay.
         let _turn = turn;
@@ -92,37 +94,21 @@ pub(super) async fn post(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
                     "there are no rules in force to compare with",
                 ));
             };
-            check_room(rules.len(), &served.rules, limit)?;
-            let mut tried = vec![SourceFile { name: FILE.to_owned(), text: rules.into_bytes() }];
-            let mut new = read(&tried, options)?;
-            if let Some(files) = files {
-                add_others(&mut tried, &new, &served.rules, files());
-                // One set at a time.
-                drop(new);
-                check_room(tried.iter().map(|file| file.text.len()).sum(), &served.rules, limit)?;
-                new = read(&tried, options)?;
-            }
-            drop(tried);
-            let domains: Vec<Box<str>> = new.domains().map(|domain| domain.name.clone()).collect();
-            let side = |rules, domains| {
-                Decider::new(rules, policy.clone(), overrides.clone(), cache_bytes).on_domains(domains)
-            };
-            replayed(recording, side(new, domains), side(RuleSet::clone(&served.rules), Vec::new()))
+            let decider = |rules, overrides| Decider::new(rules, policy.clone(), overrides, cache_bytes);
+            let [new, now] = make(&served, &decider)?;
+            replayed(recording, new, now)
         })
     });
     let report = replayed.await.map_err(|_| failed("the replay panicked; the log has the place"))??;
-    Reply::json(
-        api,
-        &Trial {
-            refused_now: report.refused - report.newly_refused + report.newly_allowed,
-            recorded: Recorded { share_of_keys: rate, bytes: trials.requests.bytes() },
-            report,
-        },
-    )
+    Ok((report, recorded))
+}
+
+pub(super) fn memory_limit(api: &Api) -> usize {
+    (api.managed.memory)().map_or(usize::MAX, |(limit, ..)| limit)
 }
 
 /// Fails if the trial could take more than nine tenths of the memory, beside all that is in it now.
-fn check_room(text: usize, in_force: &RuleSet, limit: usize) -> Result<(), Problem> {
+pub(super) fn check_room(text: usize, in_force: &RuleSet, limit: usize) -> Result<(), Problem> {
     let rules = in_force.rule_count() as usize;
     let needed = TRIAL.saturating_add(TEXT.saturating_mul(text)).saturating_add(RULE.saturating_mul(rules));
     let used = allocator::resident_bytes().and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or_default();

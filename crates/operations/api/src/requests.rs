@@ -47,10 +47,12 @@ shapes! {
         entry?: Option<TextOr<OverrideEntry>>,
             "Instead of a descriptor: every descriptor that has the entry at any place is met. The value may be a \
              network, `10.0.0.0/8`, or a prefix, `2001:db8:*`.";
-        action: String, "`limit`, `block`, `allow` or `shadow`.";
+        action: String, "`limit`, `block`, `allow`, `shadow` or `scale`.";
         requests_per_unit?: Option<u64>, "At most 2^53 - 1.";
         unit?: Option<String>, "Upper or lower case.";
         calendar?: Option<TextOr<Calendar>>, "As text, such as `Europe/Berlin,anchor_day=15`.";
+        name?: Option<String>, "The `name` of the only limit of the rule to change; the others stay.";
+        scale?: Option<String>, "With the action `scale`: the limits of the rule times this, from `1%` to `10000%`.";
         expires_at?: Option<String>, "Time of expiry; null for never.";
         r#for?: Option<String>, "Duration instead of `expires_at`, such as `2h`.";
         reason?: Option<String>; by?: Option<String>;

@@ -122,10 +122,11 @@ shapes! {
 
     /// The overrides by their actions.
     OverridesStatus {
-        limit: u64; block: u64; allow: u64; shadow: u64;
+        limit: u64; block: u64; allow: u64; shadow: u64; scale: u64;
         kept_in: String, "`memory`, `file` or `redis`.";
         failure: Option<String>,
             "Why `OVERRIDES_FILE` could not be written, so that changes are refused; the next change tries again.";
+        owed: usize, "Number of changes of this replica that wait for Redis; they are lost if the replica ends before.";
     }
 
     Replicas {

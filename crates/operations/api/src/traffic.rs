@@ -51,6 +51,13 @@ shapes! {
         name?: Option<String>;
     }
 
+    RulesFiles {
+        files: Vec<RulesFile>;
+        merge_domains: bool, "Value of `MERGE_DOMAIN_CONFIG`: several files may have the same domain.";
+    }
+
+    RulesFile { name: String; text: String; }
+
     Top {
         keys: Vec<KeyHits>;
         #[serde(flatten)]
@@ -232,7 +239,14 @@ shapes! {
         report: R, "The report of `tollgate replay --json`, with the rules in force as `--against`.";
     }
 
-    RulesFile { file: String; rules: String, "Its text as it is now, which may be newer than the rules in force."; }
+    /// What an override would have made of the recorded requests.
+    Forecast {
+        requests: u64;
+        newly_refused: u64, "Requests that the override alone refuses.";
+        newly_allowed: u64;
+        from: Option<String>; to: Option<String>;
+        recorded: Recorded;
+    }
 
     Recorded {
         share_of_keys: f64, "The share of the keys whose requests are recorded, all of them; 1 is all keys.";

@@ -12,10 +12,12 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::{
+    admin::forecast,
+    endpoint::Address,
     explain,
     rules_files::{self, ReadingArgs},
     serve::Environment,
-    terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint},
+    terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint, wrap},
 };
 use clock::{Clock as _, SystemClock};
 use limit::{Limit, Limits};
@@ -41,6 +43,12 @@ pub(crate) struct CheckArgs {
     /// Say which counters begin at 0 when the rules replace those of this file or directory.
     #[arg(long, value_name = "PATH")]
     pub(crate) before: Option<PathBuf>,
+    /// Say what valid rules would have made of the last requests that the service with this admin API has recorded.
+    #[arg(long, value_name = "URL")]
+    pub(crate) admin: Option<Address>,
+    /// A file whose first token is sent to it; by default `ADMIN_TOKEN_FILE`, if set.
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub(crate) token_file: Option<PathBuf>,
     /// Warn about rules that the Go service would reject.
     #[arg(long)]
     pub(crate) portable: bool,
@@ -86,6 +94,15 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
         Format::Text => terminal::print(&report.text()),
         Format::Json => terminal::print_json(&report.json()),
         Format::Github => terminal::print_data(&report.github()),
+    }
+    if let Some(admin) = &args.admin
+        && format == Format::Text
+        && report.verdict() == Verdict::Yes
+    {
+        for file in &report.files {
+            let would = forecast::of_rules(admin, args.token_file.clone(), &file.text, environment)?;
+            terminal::print(&wrap(&format!("{}: {would}\n", file.name), terminal::width(), 2));
+        }
     }
     Ok(report.verdict())
 }

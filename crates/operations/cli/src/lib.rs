@@ -302,12 +302,14 @@ mod tests {
             (0, ReadingArgs::default(), check::Format::Text)
         );
         let line = "tollgate check rules a.yaml --merge-domains --ignore-dot-files --memcached --before old --portable \
-            --deny-warnings --format github";
+            --deny-warnings --format github --admin unix:/run/a --token-file t";
         let full = CheckArgs {
             paths: vec!["rules".into(), "a.yaml".into()],
             reading: ReadingArgs { merge_domains: true, ignore_dot_files: true, memcached: true },
             envoy: Vec::new(),
             before: Some("old".into()),
+            admin: Some("unix:/run/a".parse().unwrap()),
+            token_file: Some("t".into()),
             portable: true,
             deny_warnings: true,
             format: check::Format::Github,

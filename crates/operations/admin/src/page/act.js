@@ -1,7 +1,7 @@
 // The dialog that blocks, limits, allows or shadows a key, or resets its counter, and describes the effect first.
 
 import { get, send } from "./api.js";
-import { count, descriptor, duration, limit, PLACES } from "./format.js";
+import { count, descriptor, duration, limit, limits, PLACES, printable } from "./format.js";
 
 /** What is typed for a change without an end. */
 const NO_END = "no end";
@@ -9,6 +9,10 @@ const NO_END = "no end";
 const $ = (id) => document.getElementById(id);
 const dialog = $("act");
 let target = null;
+/** The limits of the target that are in force. */
+let known = [];
+/** The name of the limit that the edited override changes. */
+let edited = null;
 let where = "";
 let done = () => {};
 
@@ -23,6 +27,11 @@ function fillValue() {
 const action = () => dialog.querySelector("input[name=action]:checked")?.value ?? "";
 const time = () => $("act-for").value.trim();
 const lasting = () => (time() === NO_END ? "until the override is removed" : `for ${time() || "…"}`);
+
+/** The name of the only limit that is changed; empty for all. */
+const limitName = () => (changesLimits() ? $("act-name").value : "");
+const changesLimits = () => ["limit", "scale"].includes(action());
+const scale = () => `${$("act-scale").value || "…"}%`;
 
 /** The calendar of a limit, as it is typed; empty without one. */
 const calendar = () => $("act-calendar").value.trim();
@@ -39,7 +48,8 @@ function effect() {
   switch (action()) {
     case "": return "Choose an action.";
     case "block": return `Every request with ${key} is rejected with 429 ${time}, ${where}. Nothing is counted.`;
-    case "limit": return `${entry() ? "Each of " : ""}${key} is limited to ${$("act-number").value === "" ? "…" : count($("act-number").value)} requests per ${$("act-unit").value}${calendar() && ` (${calendar()})`} ${time}, ${where}. This replaces the limit of its rule.`;
+    case "limit": return `${entry() ? "Each of " : ""}${key} is limited to ${$("act-number").value === "" ? "…" : count($("act-number").value)} requests per ${$("act-unit").value}${calendar() && ` (${calendar()})`} ${time}, ${where}. ${limitName() ? `Other limits than ${limitName()} stay.` : "This replaces all limits of its rule."}`;
+    case "scale": return `${limitName() ? `The limit ${limitName()}` : "Each limit"} of ${key} is ${scale()} of the rule's ${time}, ${where}, also after the rule changes.`;
     case "allow": return `No request with ${key} is limited ${time}, ${where}.`;
     case "shadow": return `Requests with ${key} are counted and never rejected ${time}, ${where}.`;
     default: return `The counters of ${key} are set to zero, on all replicas that share the store.`;
@@ -47,7 +57,7 @@ function effect() {
 }
 
 function label() {
-  const verbs = { "": "Change", block: "Block", limit: "Limit", allow: "Allow", shadow: "Shadow", reset: "Reset counter" };
+  const verbs = { "": "Change", block: "Block", limit: "Limit", scale: "Scale", allow: "Allow", shadow: "Shadow", reset: "Reset counter" };
   const isLasting = action() && action() !== "reset" && time() && time() !== NO_END;
   return verbs[action()] + (isLasting ? ` for ${time()}` : "");
 }
@@ -57,6 +67,9 @@ function refresh() {
   $("act-limit").hidden = action() !== "limit";
   // A hidden field is not validated.
   $("act-number").disabled = action() !== "limit";
+  $("act-scale-label").hidden = action() !== "scale";
+  $("act-scale").disabled = action() !== "scale";
+  $("act-name-label").hidden = !changesLimits() || $("act-name").options.length < 2;
   $("act-scope-label").hidden = reset;
   $("act-value-label").hidden = !entry();
   $("act-for-label").hidden = reset;
@@ -65,6 +78,41 @@ function refresh() {
   $("act-confirm").textContent = label();
   $("act-confirm").className = action() === "block" ? "danger" : "primary";
   $("act-error").textContent = "";
+  clearTimeout(previewing);
+  previewing = setTimeout(preview, PAUSE);
+}
+
+/** The pause after typing before the service is asked what the change would do, in milliseconds. */
+const PAUSE = 400;
+let previewing = null;
+let previewed = 0;
+
+/** What the change would have made of the recorded requests. */
+function would({ requests, newly_refused: more, newly_allowed: fewer }) {
+  if (!requests) return "unknown: no request was recorded";
+  if (!more && !fewer) return `none of ${count(requests)} recorded requests would be decided otherwise`;
+  return `${count(more)} more and ${count(fewer)} fewer of ${count(requests)} recorded requests would be refused`;
+}
+
+/** Shows all limits before and after the change, and what it would have refused. */
+async function preview() {
+  previewed += 1;
+  const shown = previewed;
+  const isKnown = action() && action() !== "reset" && $("act-number").validity.valid && $("act-scale").validity.valid;
+  let rows = [];
+  if (isKnown) {
+    try {
+      const { before, after, forecast, warning } = await send("POST", "api/v1/override-preview", override());
+      if (before && after) rows = [["Before", limits(before)], ["After", limits(after)]];
+      if (forecast) rows.push(["Forecast", would(forecast)]);
+      if (warning) rows.push(["Warning", printable(warning)]);
+    } catch {
+      // Confirming shows why.
+    }
+  }
+  if (shown !== previewed) return;
+  const element = (name, text) => Object.assign(document.createElement(name), { textContent: text });
+  $("act-limits").replaceChildren(...rows.flatMap(([name, one]) => [element("dt", name), element("dd", one)]));
 }
 
 /** A bar of three parts: what is spent, held and left of a limit. */
@@ -81,28 +129,35 @@ function budget(one) {
   return bar;
 }
 
+/** Puts the limit in force into the fields: the named one, or the first. */
+function fillLimit() {
+  const one = known.find(({ name }) => name === $("act-name").value) ?? known[0];
+  if (!one) return;
+  $("act-number").value = one.requests_per_unit;
+  $("act-unit").value = one.unit.toLowerCase();
+}
+
 /** Shows the usage of the key's limits. */
 async function showCounter(shown) {
   const query = new URLSearchParams({ domain: shown.domain, descriptor: descriptor(shown.descriptor) });
   try {
-    const { limits } = await get(`api/v1/counters?${query}`);
+    const { limits: all } = await get(`api/v1/counters?${query}`);
     if (shown !== target) return;
-    const texts = limits.map((one) => {
+    const texts = all.map((one) => {
       const { used, remaining, resets_in_seconds: reset } = one;
       const held = one.held === null ? "" : `, ${count(one.held)} held`;
       const left = `${count(used)} ${one.held === null ? "used" : "spent"}${held}, ${count(remaining)} left`;
       if (one.calendar) return `${left} of ${limit(one)}, ends in ${duration(reset)}`;
       return reset ? `${left}, resets in ${duration(reset)}` : left;
     });
-    const [first] = limits;
+    known = all;
+    const others = all.filter((one) => one.name && one.name !== edited);
+    $("act-name").append(...others.map((one) => new Option(`only ${one.name}: ${limit(one)}`, one.name)));
     // The current limit, unless another one has been typed.
-    if (first && $("act-number").value === "") {
-      $("act-number").value = first.requests_per_unit;
-      $("act-unit").value = first.unit.toLowerCase();
-      refresh();
-    }
+    if ($("act-number").value === "") fillLimit();
+    refresh();
     $("act-counter").textContent = texts.length ? `Counter: ${texts.join("; ")}` : "";
-    $("act-counter").append(...limits.filter((one) => one.held !== null).map(budget));
+    $("act-counter").append(...all.filter((one) => one.held !== null).map(budget));
   } catch {
     // The dialog works without it.
   }
@@ -114,6 +169,12 @@ async function showCounter(shown) {
  */
 export function open(key, kept, changed, override, field) {
   target = key;
+  known = [];
+  edited = override?.name ?? null;
+  $("act-name").replaceChildren(new Option("all", ""));
+  if (edited) $("act-name").append(new Option(`only ${edited}`, edited));
+  $("act-name").value = edited ?? "";
+  $("act-scale").value = override?.scale?.replace("%", "") ?? "50";
   where = PLACES[kept] ?? "on this replica";
   done = changed;
   $("act-key").textContent = descriptor(key.descriptor);
@@ -138,14 +199,17 @@ export function open(key, kept, changed, override, field) {
   showCounter(key);
 }
 
-async function confirm() {
+/** The target and the reason of a change. */
+function subject() {
   const reason = $("act-reason").value.trim();
-  const body = { domain: target.domain };
-  if (entry()) body.entry = entry();
-  else body.descriptor = target.descriptor;
-  if (reason) body.reason = reason;
-  if (action() === "reset") return send("POST", "api/v1/counters/reset", body);
-  body.action = action();
+  return { domain: target.domain, ...(entry() ? { entry: entry() } : { descriptor: target.descriptor }), ...(reason && { reason }) };
+}
+
+/** The override that is chosen, without its end. */
+function override() {
+  const body = { ...subject(), action: action() };
+  if (limitName()) body.name = limitName();
+  if (action() === "scale") body.scale = scale();
   if (action() === "limit") {
     // An emptied field is not 0.
     if ($("act-number").value === "") throw new Error("the number of requests is missing");
@@ -153,6 +217,12 @@ async function confirm() {
     body.unit = $("act-unit").value;
     if (calendar()) body.calendar = calendar();
   }
+  return body;
+}
+
+async function confirm() {
+  if (action() === "reset") return send("POST", "api/v1/counters/reset", subject());
+  const body = override();
   // A duration, because the clock of this machine may differ from that of the service.
   if (time() === "") throw new Error(`the duration is missing: 30m, 2h, 1d, or ${NO_END}`);
   if (time() !== NO_END) body.for = time().replaceAll(" ", "");
@@ -160,15 +230,16 @@ async function confirm() {
 }
 
 $("act-scope").addEventListener("input", fillValue);
+$("act-name").addEventListener("input", fillLimit);
 dialog.addEventListener("input", refresh);
 $("act-cancel").addEventListener("click", () => dialog.close());
 dialog.querySelector("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   $("act-confirm").disabled = true;
   try {
-    await confirm();
+    const reply = await confirm();
     dialog.close();
-    done(label());
+    done(label(), reply);
   } catch (error) {
     $("act-error").textContent = error instanceof TypeError ? `No response: ${error.message}` : error.message;
   } finally {

@@ -38,6 +38,9 @@ export async function send(method, path, body) {
   return text ? JSON.parse(text) : null;
 }
 
+/** What a reply to a change warns of, after what was done. */
+export const warned = (what, reply) => (reply?.warning ? `${what}. Warning: ${reply.warning}` : what);
+
 /** Calls `each` with the name and the value of every event until the stream ends. */
 export async function follow(path, each, signal) {
   const response = await request(path, { signal });

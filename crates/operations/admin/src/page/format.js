@@ -100,12 +100,24 @@ function calendarText({ time_zone: zone, week_start: weekday, anchor_day: day })
   return `${zone}, from the ${day}${ending}`;
 }
 
-/** `burst: 20 per second`; the name only if it has one. */
-export function limit({ name, requests_per_unit: requests, unit, unit_multiplier: units, calendar, schedule }) {
+export function limit({ requests_per_unit: requests, unit, unit_multiplier: units, calendar, schedule }) {
   const word = unit.toLowerCase();
   const span = word === "unknown" ? "at a time" : `per ${units > 1 ? `${units} ${word}s` : word}`;
   const more = [calendar && calendarText(calendar), schedule].filter(Boolean).map((text) => ` (${printable(text)})`);
-  return `${name ? `${printable(name)}: ` : ""}${count(requests)} ${span}${more.join("")}`;
+  return `${count(requests)} ${span}${more.join("")}`;
+}
+
+/** All limits of a rule, or of a reply's `before` or `after`: `20 per second (burst), 5,000 per day (quota)`. */
+export function limits({ action, limits: all }) {
+  const texts = all.map((one) => `${limit(one)}${one.name ? ` (${printable(one.name)})` : ""}`);
+  return [action, ...texts].filter(Boolean).join(", ") || "no limit";
+}
+
+/** What an override does: `limit 5 per hour`, `scale burst to 50%`, `block`. */
+export function effect(one) {
+  const name = one.name ? `${printable(one.name)} ` : "";
+  if (one.action === "scale") return `scale ${name}to ${one.scale}`;
+  return one.action === "limit" ? `${name}${limit(one)}` : one.action;
 }
 
 /** The scope of an override, by the place where it is stored. */

@@ -2,8 +2,8 @@
 // changes that touched it.
 
 import { open as act } from "./act.js";
-import { get, send } from "./api.js";
-import { count, clock, descriptor, duration, fill, limit, printable, quoted, rate, short, target } from "./format.js";
+import { get, send, warned } from "./api.js";
+import { count, clock, descriptor, duration, effect, fill, limit, printable, quoted, rate, short, target } from "./format.js";
 import { Plot } from "./plot.js";
 import { entries } from "./search.js";
 
@@ -46,7 +46,7 @@ function explain(state, rule, overrides, domains) {
   else lines.push(`The rule ${state.rule}${place} has the limit ${(rule?.limits ?? []).map(limit).join(" and ") || "of an override"}.`);
   if (rule?.shadow_mode) lines.push("It is in shadow mode: requests over the limit are counted and allowed.");
   if (rule?.quota_mode) lines.push("It is a quota: a request is over limit when every quota of the request is.");
-  if (state.override) lines.push(`An override decides instead: ${state.override.action === "limit" ? limit(state.override) : state.override.action}.`);
+  if (state.override) lines.push(`An override decides instead: ${effect(state.override)}.`);
   else if (overrides.length) lines.push("Overrides below may apply to requests with more entries.");
   for (const one of domains) lines.push(`The domain is switched: ${one.action ?? `on store failure: ${one.on_store_failure}`}.`);
   return lines;
@@ -55,7 +55,8 @@ function explain(state, rule, overrides, domains) {
 function drawLimits(state, rule) {
   const by = state.override;
   const rows = state.limits.map((one) => {
-    const owner = by?.action === "limit" ? `override${by.by ? ` by ${by.by}` : ""}${by.reason ? `: ${by.reason}` : ""}` : `rule ${one.rule}`;
+    const isOverridden = ["limit", "scale"].includes(by?.action) && [undefined, one.name].includes(by.name);
+    const owner = isOverridden ? `override${by.by ? ` by ${by.by}` : ""}${by.reason ? `: ${by.reason}` : ""}` : `rule ${one.rule}`;
     const reset = one.resets_in_seconds ? `resets in ${duration(one.resets_in_seconds)}` : "";
     const most = Math.max(one.requests_per_unit, 1);
     const meter = element("meter", { max: most, low: most * 0.8, high: most * 0.999, optimum: 0, value: one.used });
@@ -65,7 +66,7 @@ function drawLimits(state, rule) {
       element("td", {}, fill(element("b"), limit(one)), element("small", { textContent: printable([one.name, owner].filter(Boolean).join(" · ")) })),
       element("td", {}, `${count(one.used)} of ${count(one.requests_per_unit)} spent${held}, ${count(one.remaining)} left`, element("small", { textContent: reset })), element("td", {}, meter));
   });
-  const words = by && by.action !== "limit" ? `Override: ${by.action}` : rule?.unlimited ? "Unlimited" : "No limit.";
+  const words = by ? `Override: ${effect(by)}` : rule?.unlimited ? "Unlimited" : "No limit.";
   redraw($("key-limits"), rows);
   $("key-limits-empty").hidden = rows.length > 0;
   $("key-limits-empty").textContent = words;
@@ -116,7 +117,7 @@ function drawHits(key, refusals, shadowed, window, used, time) {
 function drawOverrides(overrides, kept, readOnly, now) {
   const rows = overrides.map((one) => {
     const left = one.expires_at ? (new Date(one.expires_at) - now) / 1000 : null;
-    const what = one.action === "limit" ? limit(one) : one.action;
+    const what = effect(one);
     const more = [one.reason, one.by && `by ${one.by}`].filter(Boolean).join(" · ");
     const buttons = element("td", { className: "act" });
     const button = (text, run) => {
@@ -156,16 +157,15 @@ function drawChanges(changes, rule) {
 
 let announce = () => {};
 
-function changed(what) {
-  announce(`${what}: ${descriptor(own)}`);
+function changed(what, reply) {
+  announce(warned(`${what}: ${descriptor(own)}`, reply));
   ticks = 0;
 }
 
 async function remove(one) {
   if (!window.confirm(`Remove the override of ${target(one)} in domain ${one.domain}? The rules apply again at once.`)) return;
   try {
-    await send("DELETE", `api/v1/overrides/${encodeURIComponent(one.id)}`);
-    changed("Removed");
+    changed("Removed", await send("DELETE", `api/v1/overrides/${encodeURIComponent(one.id)}`));
   } catch (error) {
     $("key-error").textContent = `The override was not removed: ${error.message}`;
   }

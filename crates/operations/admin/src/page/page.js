@@ -2,8 +2,8 @@
 
 import { open as act } from "./act.js";
 import { open as switchDomain } from "./switch.js";
-import { ApiError, follow, get, send, setToken } from "./api.js";
-import { bytes, clock, count, descriptor, duration, fill, keyUrl, latency, limit, printable, rate, short, target } from "./format.js";
+import { ApiError, follow, get, send, setToken, warned } from "./api.js";
+import { bytes, clock, count, descriptor, duration, effect, fill, keyUrl, latency, limits, printable, rate, short, target } from "./format.js";
 import * as keyPage from "./key.js";
 import { domains as allDomains } from "./search.js";
 import { Plot, sparkline } from "./plot.js";
@@ -141,7 +141,7 @@ function actCell(item) {
   if (!canChange || item.descriptor_cut) return td;
   const button = element("button", { type: "button", textContent: "Change…" });
   button.setAttribute("aria-label", `Change ${descriptor(item.descriptor)}`);
-  button.addEventListener("click", () => act(item, last.overrides?.kept_in, (what) => announce(`${what}: ${descriptor(item.descriptor)}`)));
+  button.addEventListener("click", () => act(item, last.overrides?.kept_in, (what, reply) => announce(warned(`${what}: ${descriptor(item.descriptor)}`, reply))));
   td.append(button);
   return td;
 }
@@ -252,6 +252,9 @@ function drawStatus(status) {
   $("tokens").hidden = !status.token_file_failure;
   const kept = `ADMIN_TOKEN_FILE cannot be used, the tokens that were read before stay valid: ${status.token_file_failure}`;
   if ($("tokens").textContent !== kept) $("tokens").textContent = kept;
+  const { owed } = status.overrides;
+  $("owed").hidden = !owed;
+  $("owed").textContent = owed ? `${count(owed)} change${owed === 1 ? "" : "s"} of overrides on this replica alone until Redis is back; lost if this replica ends before.` : "";
   $("outage").hidden = !store.since;
   const words = outage(status);
   if ($("outage").textContent !== words) $("outage").textContent = words;
@@ -291,7 +294,7 @@ function drawTop({ keys, window_seconds: window }) {
     const badge = row.cells[0].querySelector(".badge");
     badge.hidden = !override;
     badge.className = `badge ${override?.action ?? ""}`;
-    badge.textContent = override?.action === "limit" ? limitText(override) : (override?.action ?? "");
+    badge.textContent = override ? effectText(override) : "";
   };
   const create = (key) => {
     const td = keyCell(key);
@@ -357,10 +360,10 @@ function drawRules({ rules: all, total }) {
   const create = (rule) => {
     const modes = [rule.shadow_mode && "shadow", rule.quota_mode && "quota"].filter(Boolean);
     const badges = modes.map((mode) => element("span", { className: "badge", textContent: mode }));
-    const limits = rule.unlimited ? "unlimited" : rule.limits.map(limit).join(", ");
+    const limited = rule.unlimited ? "unlimited" : limits(rule);
     return [
       element("td", {}, fill(element("span"), rule.rule), " ", ...badges, element("small", { textContent: place(rule), title: rule.file ?? "" })),
-      fill(cell(""), limits), cell("", "n"), cell("", "n"), cell(""),
+      fill(cell(""), limited), cell("", "n"), cell("", "n"), cell(""),
     ];
   };
   const update = (row, rule) => {
@@ -380,16 +383,17 @@ function drawRules({ rules: all, total }) {
 /** Seconds until a time by the clock of the service; null without a time. */
 const until = (moment) => (moment ? (new Date(moment) - new Date(last.status.time)) / 1000 : null);
 
-/** `5/minute`, with a calendar `500 per month (Europe/Berlin, from the 15th)`. */
-const limitText = (override) =>
-  override.calendar ? limit(override) : `${count(override.requests_per_unit)}/${override.unit}`.toLowerCase();
+/** `5/minute`, with a calendar `500 per month (Europe/Berlin, from the 15th)`, `scale burst to 50%`, `block`. */
+const effectText = (override) => {
+  const isPlain = override.action === "limit" && !override.calendar && !override.name;
+  return isPlain ? `${count(override.requests_per_unit)}/${override.unit}`.toLowerCase() : effect(override);
+};
 
 /** The overrides, after the switches of domains. */
 function drawOverrides({ overrides, total }, { domains }) {
   const create = (override) => {
     const { action, on_store_failure: policy } = override;
-    const limited = action === "limit" ? limitText(override) : action;
-    const what = policy ? `on store failure: ${policy}` : limited;
+    const what = policy ? `on store failure: ${policy}` : effectText(override);
     const place = override.this_replica ? "this replica alone" : "";
     const more = [place, override.reason, override.by && `by ${override.by}`].filter(Boolean).join(" · ");
     const button = element("button", { type: "button", textContent: "Remove", disabled: last.status?.read_only ?? false });
@@ -421,8 +425,8 @@ async function remove(button, override) {
   button.disabled = true;
   try {
     const path = isSwitch ? `domains?domain=${encodeURIComponent(override.domain)}` : `overrides/${encodeURIComponent(override.id)}`;
-    await send("DELETE", `api/v1/${path}`);
-    announce(`Removed: ${target(override)}`);
+    const reply = await send("DELETE", `api/v1/${path}`);
+    announce(warned(`Removed: ${target(override)}`, reply));
   } catch (error) {
     button.disabled = false;
     notice(`The override was not removed: ${error.message}`);

@@ -1,7 +1,7 @@
 // The search over rules, keys and overrides. A key opens its page; a rule filters the tables.
 
 import { get } from "./api.js";
-import { count, descriptor, keyUrl, limit, printable, target } from "./format.js";
+import { count, descriptor, effect, keyUrl, limits, printable, target } from "./format.js";
 
 const $ = (id) => document.getElementById(id);
 const MAX_SHOWN = 12;
@@ -24,12 +24,12 @@ async function load() {
   }
   for (const one of overrides.overrides) {
     const url = one.descriptor && one.descriptor.every(({ value }) => value != null) ? keyUrl(one.domain, one.descriptor) : `./?${new URLSearchParams({ domain: one.domain })}`;
-    items.push({ kind: "override", url, title: target(one), more: `${one.action}${one.action === "limit" ? ` ${limit(one)}` : ""} in ${one.domain}${one.reason ? `: ${one.reason}` : ""}` });
+    items.push({ kind: "override", url, title: target(one), more: `${one.action === "limit" ? "limit " : ""}${effect(one)} in ${one.domain}${one.reason ? `: ${one.reason}` : ""}` });
   }
   for (const rule of rules.rules) {
-    const limits = rule.unlimited ? "unlimited" : rule.limits.map(limit).join(", ");
+    const shown = rule.unlimited ? "unlimited" : limits(rule);
     const place = rule.file ? ` · ${rule.file}:${rule.line}` : "";
-    items.push({ kind: "rule", domain: rule.domain, url: `./?${new URLSearchParams({ domain: rule.domain, rule: rule.rule })}`, title: rule.rule, more: limits + place });
+    items.push({ kind: "rule", domain: rule.domain, url: `./?${new URLSearchParams({ domain: rule.domain, rule: rule.rule })}`, title: rule.rule, more: shown + place });
   }
   for (const item of items) item.text = `${item.title} ${item.more}`.toLowerCase();
   found = { time: Date.now(), items };

@@ -1,6 +1,6 @@
 // The dialog that allows or shadows all requests of a domain, or changes its failure policy.
 
-import { send } from "./api.js";
+import { send, warned } from "./api.js";
 import { duration, PLACES } from "./format.js";
 
 const $ = (id) => document.getElementById(id);
@@ -52,8 +52,7 @@ async function confirm() {
   else body.on_store_failure = chosen === "allow-failure" ? "allow" : chosen;
   // A duration, because the clock of this machine may differ from that of the service.
   if (Number($("switch-for").value)) body.for = `${$("switch-for").value}s`;
-  await send("POST", "api/v1/domains", body);
-  return `Switched domain ${body.domain}`;
+  return warned(`Switched domain ${body.domain}`, await send("POST", "api/v1/domains", body));
 }
 
 dialog.addEventListener("input", refresh);

@@ -61,9 +61,12 @@ let filled = "";
 async function fill() {
   const domain = new URLSearchParams(location.search).get("domain") ?? (await domains())[0];
   if (!domain || $("try-rules").value !== filled) return;
-  const { file, rules } = await get(`api/v1/try?${new URLSearchParams({ domain })}`);
-  $("try-rules").value = filled = rules;
-  $("try-file").textContent = file;
+  const { rules: [rule] } = await get(`api/v1/rules?${new URLSearchParams({ domain, n: 1 })}`);
+  const { files } = await get("api/v1/rules/files");
+  const file = files.find(({ name }) => name === rule?.file);
+  if (!file) return;
+  $("try-rules").value = filled = file.text;
+  $("try-file").textContent = file.name;
 }
 
 $("try-open").addEventListener("click", () => {

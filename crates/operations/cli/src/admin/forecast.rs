@@ -8,7 +8,7 @@ use crate::{
     serve::Environment,
     terminal::{Failure, count},
 };
-use api::{Forecast, SetOverride, Trial, TryRules};
+use api::{Forecast, Trial, TryRules};
 use serde_json::Value;
 use text::thousands;
 
@@ -30,13 +30,14 @@ pub(crate) fn of_rules(
     Ok(in_words(number("requests"), number("newly_refused"), number("newly_allowed")))
 }
 
-/// Of an override.
-pub(super) fn of_override(client: &Client, body: &SetOverride) -> Result<Reply<Forecast>, Failure> {
-    client.post("/api/v1/overrides/try", body)
+/// Of an override, on a line; empty if it is unknown.
+pub(super) fn of_override(forecast: Option<&Forecast>) -> String {
+    let text = forecast.map(|one| in_words(one.requests, one.newly_refused, one.newly_allowed));
+    text.map(|text| text + "\n").unwrap_or_default()
 }
 
 /// `12 more and 3 fewer of 1,204 recorded requests would be refused`
-pub(super) fn in_words(requests: u64, more: u64, fewer: u64) -> String {
+fn in_words(requests: u64, more: u64, fewer: u64) -> String {
     let of = match requests {
         0 => return "no request was recorded, so what it would change is unknown".to_owned(),
         n => count(n, "recorded request"),

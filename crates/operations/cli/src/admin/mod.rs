@@ -6,6 +6,7 @@
 pub(super) mod changes;
 pub(super) mod counter;
 pub(super) mod domain;
+pub(super) mod forecast;
 pub(super) mod format;
 pub(super) mod hold;
 pub(super) mod overrides;
@@ -37,11 +38,14 @@ use tokio::runtime::Runtime;
 
 use super::{
     endpoint::{self, Address, Endpoint, Service, TlsArgs, root_cause},
+    request::Descriptor,
     serve::Environment,
     terminal::{self, Failure},
 };
-use api::{Answered, OrUnknown, Whose};
+use api::{Answered, OrUnknown, RulesFile, RulesFiles, Whose};
 use net::channel::Socket;
+use rules::{CompileOptions, SourceFile};
+use rules_source::Reading;
 use settings::{address, parse::boolean, vars};
 use text::{cut, printable};
 
@@ -86,6 +90,21 @@ impl AdminArgs {
     }
 }
 
+/// The rules in force of a service, and the options that compile them.
+pub(super) fn rules_in_force(
+    args: &AdminArgs,
+    environment: &Environment,
+) -> Result<(Reading, CompileOptions), Failure> {
+    let reply: Reply<RulesFiles> = Client::new(args, environment)?.get("/api/v1/rules/files", &[])?;
+    let RulesFiles { files, merge_domains } = reply.typed;
+    let file = |RulesFile { name, text }| SourceFile { name, text: text.into_bytes() };
+    let files = files.into_iter().map(file).collect();
+    let settings = settings::compile_options(&environment.settings()?.0);
+    // The service has accepted them within its bound.
+    let options = CompileOptions { merge_domains, max_values: usize::MAX, ..settings };
+    Ok((Reading { files, ..Reading::default() }, options))
+}
+
 /// A line that says which replicas a reply is about; empty if it does not say.
 fn answered(whose: &Whose) -> String {
     let text = match (whose.scope.as_str(), &whose.replicas) {
@@ -100,6 +119,35 @@ fn answered(whose: &Whose) -> String {
         (name, _) => format!("replica {name}"),
     };
     terminal::paint(terminal::DIM, &text) + "\n"
+}
+
+/// The keys that a command shows.
+#[derive(Args, Clone, PartialEq, Debug, Default)]
+pub(super) struct KeyArgs {
+    /// Keys of this domain only.
+    #[arg(value_name = "DOMAIN", conflicts_with = "domain_option")]
+    domain: Option<String>,
+    /// The key with exactly these entries only; a comma within a value is written `\,`.
+    #[arg(value_name = "KEY=VALUE[,...]", conflicts_with = "descriptor_option")]
+    descriptor: Option<Descriptor>,
+    /// The same as DOMAIN.
+    #[arg(id = "domain_option", long = "domain", value_name = "DOMAIN")]
+    domain_option: Option<String>,
+    /// The same as the descriptor, in any domain.
+    #[arg(id = "descriptor_option", long = "descriptor", value_name = "KEY=VALUE[,...]")]
+    descriptor_option: Option<Descriptor>,
+}
+
+impl KeyArgs {
+    fn query(&self) -> Vec<(&'static str, String)> {
+        let domain = self.domain.as_ref().or(self.domain_option.as_ref());
+        let descriptor = self.descriptor.as_ref().or(self.descriptor_option.as_ref());
+        let domain = domain.map(|domain| ("domain", domain.clone()));
+        domain
+            .into_iter()
+            .chain(descriptor.map(|descriptor| ("descriptor", descriptor.to_string())))
+            .collect()
+    }
 }
 
 /// The replicas that a command shows.

@@ -7,13 +7,12 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{
-    AdminArgs, Client, ReplicaArgs, Reply, answered,
+    AdminArgs, Client, KeyArgs, ReplicaArgs, Reply, answered,
     format::{descriptor, duration, limit, word},
     overrides::target_text,
 };
 use crate::{
     endpoint,
-    request::Descriptor,
     serve::Environment,
     terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrap},
 };
@@ -31,12 +30,8 @@ const MOST: u16 = 1000;
 
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct RefusalsArgs {
-    /// Refusals of this domain only.
-    #[arg(long)]
-    domain: Option<String>,
-    /// Refusals of descriptors with these entries only.
-    #[arg(long, value_name = "KEY=VALUE[,...]")]
-    descriptor: Option<Descriptor>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// What shadow mode allowed although it was over the limit, instead of refusals.
     #[arg(long)]
     shadow: bool,
@@ -205,13 +200,12 @@ fn refusals<T: DeserializeOwned>(
     after: Option<u64>,
 ) -> Result<Reply<T>, Failure> {
     let (n, after) = (n.to_string(), after.map(|after| after.to_string()));
-    let descriptor = args.descriptor.as_ref().map(ToString::to_string);
+    let key = args.key.query();
     let mut query = vec![("n", n.as_str())];
     query.extend(after.iter().map(|after| ("after", after.as_str())));
     query.extend(args.shadow.then_some(("shadowed", "true")));
     query.extend(args.replica.query());
-    query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
-    query.extend(descriptor.iter().map(|descriptor| ("descriptor", descriptor.as_str())));
+    query.extend(key.iter().map(|(name, value)| (*name, value.as_str())));
     client.get("/api/v1/refusals", &query)
 }
 

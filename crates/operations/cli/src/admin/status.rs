@@ -102,6 +102,10 @@ fn text(status: &Status) -> String {
             paint(ERROR, &format!("overrides cannot be changed: OVERRIDES_FILE cannot be written: {why}")),
         );
     }
+    if status.overrides.owed > 0 {
+        let what = terminal::count(status.overrides.owed as u64, "change");
+        line("", paint(ERROR, &format!("{what} of overrides on this replica alone until redis is back")));
+    }
     if let Some(why) = &status.token_file_failure {
         line(
             "tokens",

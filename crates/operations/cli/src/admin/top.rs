@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 
 use super::{
-    AdminArgs, Client, ReplicaArgs, Reply, answered,
+    AdminArgs, Client, KeyArgs, ReplicaArgs, Reply, answered,
     format::{Table, descriptor, duration, word},
     overrides::effect_text,
 };
@@ -17,9 +17,8 @@ use text::thousands;
 
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct TopArgs {
-    /// Keys of this domain only.
-    #[arg(long)]
-    domain: Option<String>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// Keys of this rule only: its full key, as in the table.
     #[arg(long)]
     rule: Option<String>,
@@ -27,7 +26,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_enum, default_value_t = By::Refused)]
     by: By,
     /// Descriptors that meet no rule, and those of domains without rules, instead of keys.
-    #[arg(long, conflicts_with_all = ["rule", "by"])]
+    #[arg(long, conflicts_with_all = ["rule", "by", "descriptor", "descriptor_option"])]
     unmatched: bool,
     /// The number of keys.
     #[arg(short, value_name = "N", default_value_t = 20, value_parser = endpoint::rows)]
@@ -57,7 +56,8 @@ pub(crate) fn run(args: &TopArgs, environment: &Environment) -> Result<Verdict, 
     };
     let n = args.n.to_string();
     let mut query = vec![("n", n.as_str()), if args.unmatched { ("unmatched", "true") } else { ("by", by) }];
-    query.extend(args.domain.iter().map(|domain| ("domain", domain.as_str())));
+    let key = args.key.query();
+    query.extend(key.iter().map(|(name, value)| (*name, value.as_str())));
     query.extend(args.rule.iter().map(|rule| ("rule", rule.as_str())));
     query.extend(args.replica.query());
     let client = Client::new(&args.admin, environment)?;

@@ -14,7 +14,7 @@ use hyper::Method;
 use serde_json::json;
 
 use super::{
-    AdminArgs, Client, Reply,
+    AdminArgs, Client, Reply, forecast,
     format::{self, Table, duration, word},
     with_query,
 };
@@ -22,10 +22,10 @@ use crate::{
     serve::Environment,
     terminal::{self, Failure, Verdict, count},
 };
-use api::{OverrideEntry, OverrideRemoved, Overrides, SetOverride, Status, Switches, TextOr};
+use api::{LimitsInForce, OverrideEntry, OverrideRemoved, Overrides, SetOverride, Status, Switches, TextOr};
 use clock::{Clock, SystemClock, Time};
 use limit::{MAX_LIMIT, Unit};
-use overrides::{Action, Override, Target, model::expiry, table, target::entries_of_text};
+use overrides::{Action, Override, Percent, Target, model::expiry, table, target::entries_of_text};
 use text::{entries, printable};
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
@@ -37,9 +37,10 @@ pub(crate) enum OverrideCommand {
     /// meet it, and 2 when there is no response.
     #[command(
         override_usage = "tollgate override set [OPTIONS] DOMAIN <KEY[=VALUE][,...]|--entry KEY=VALUE> \
-            <--limit N/UNIT|--block|--allow|--shadow>",
+            <--limit N/UNIT|--scale PERCENT|--block|--allow|--shadow>",
         after_help = "Examples:\n  \
             tollgate override set shop customer=acme --limit 500/minute --for 3d --reason launch\n  \
+            tollgate override set shop customer=acme --name burst --scale 50% --for 1h --reason overload\n  \
             tollgate override set shop --entry remote_address=203.0.113.0/24 --block --for 2h --reason abuse"
     )]
     Set(Box<SetArgs>),
@@ -52,7 +53,7 @@ pub(crate) enum OverrideCommand {
     /// Import overrides from a CSV file with a header, or from JSON lines; all of them or none.
     ///
     /// The columns, and the fields of a line, are `domain`, `descriptor`, `action`, `requests_per_unit`, `unit`,
-    /// `calendar`, `expires_at`, `for`, `reason`, `entry` and `force`. An override that no request can meet is an error,
+    /// `calendar`, `name`, `scale`, `expires_at`, `for`, `reason`, `entry` and `force`. An override that no request can meet is an error,
     /// unless it has `force` or comes from `tollgate override list --csv`.
     Import(ImportArgs),
 }
@@ -68,12 +69,18 @@ pub(crate) struct SetArgs {
     /// An entry: every descriptor that has it is met. The value may be a network, `10.0.0.0/8`, or a prefix, `2001:db8:*`.
     #[arg(long, value_name = "KEY=VALUE", group = "target")]
     entry: Option<String>,
-    /// A limit that replaces those of the rule.
+    /// A limit that replaces those of the rule; with --name, that one alone.
     #[arg(long, value_name = "N/UNIT", group = "action", value_parser = limit)]
     limit: Option<(u64, String)>,
     /// The calendar of the limit: a time zone, for weeks `week_start`, for months `anchor_day`.
-    #[arg(long, value_name = "ZONE[,FIELD=VALUE]", conflicts_with_all = ["block", "allow", "shadow"])]
+    #[arg(long, value_name = "ZONE[,FIELD=VALUE]", conflicts_with_all = ["scale", "block", "allow", "shadow"])]
     calendar: Option<String>,
+    /// The limits of the rule times this, such as 50%, also after the rule changes; with --name, that one alone.
+    #[arg(long, value_name = "PERCENT", group = "action", value_parser = percent)]
+    scale: Option<String>,
+    /// The `name` of the only limit of the rule to change; the others stay in force with their counters.
+    #[arg(long, value_name = "LIMIT", conflicts_with_all = ["block", "allow", "shadow"])]
+    name: Option<String>,
     /// Refuse every request without counting.
     #[arg(long, group = "action")]
     block: bool,
@@ -85,6 +92,9 @@ pub(crate) struct SetArgs {
     shadow: bool,
     #[command(flatten)]
     end: EndArgs,
+    /// Say what it would change, and set nothing.
+    #[arg(long)]
+    dry_run: bool,
     /// Set it even if no request can meet it.
     #[arg(long)]
     force: bool,
@@ -188,7 +198,8 @@ impl ChangeArgs {
 }
 
 fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let flags = [(args.block, "block"), (args.allow, "allow"), (args.shadow, "shadow")];
+    let is_scale = args.scale.is_some();
+    let flags = [(args.block, "block"), (args.allow, "allow"), (args.shadow, "shadow"), (is_scale, "scale")];
     let action = flags.iter().find(|(is_set, _)| *is_set).map_or("limit", |(_, action)| *action);
     let (requests_per_unit, unit) = args.limit.clone().unzip();
     let body = SetOverride {
@@ -200,6 +211,8 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
         requests_per_unit,
         unit,
         calendar: args.calendar.clone().map(TextOr::Text),
+        name: args.name.clone(),
+        scale: args.scale.clone(),
         expires_at: args.end.until.clone(),
         r#for: args.end.duration.clone(),
         reason: args.change.reason.clone(),
@@ -208,14 +221,28 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
     };
     let one = Override::from_json(&json!(body), SystemClock.now())?;
     let admin = &args.change.admin;
-    let reply: Reply<api::Override> = match Client::new(admin, environment)?.post("/api/v1/overrides", &body)
-    {
+    let client = Client::new(admin, environment)?;
+    let preview = client.post::<api::Override>("/api/v1/override-preview", &body);
+    let reply = if args.dry_run {
+        preview
+    } else {
+        // It is said before, and a change does not depend on it.
+        let forecast = preview.ok().and_then(|preview| preview.typed.forecast);
+        if let Some(forecast) = forecast.filter(|one| one.requests > 0 && !admin.json) {
+            terminal::print(&forecast::of_override(Some(&forecast)));
+        }
+        client.post("/api/v1/overrides", &body)
+    };
+    let reply: Reply<api::Override> = match reply {
         Ok(reply) => reply,
         Err(failure) => return failure.verdict(),
     };
     admin.print(&reply.json, || {
+        let forecast = forecast::of_override(reply.forecast.as_ref());
         let rule = reply.rule.as_ref().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
-        format!("{}{rule}: {}\n", printable(&one.target.plain().to_string()), effect_text(&reply))
+        let target = printable(&one.target.plain().to_string()).into_owned();
+        let unset = if args.dry_run { "not set: " } else { "" };
+        format!("{forecast}{unset}{target}{rule}: {}\n{}", effect_text(&reply), before_and_after(&reply))
     });
     Ok(Verdict::Yes)
 }
@@ -340,6 +367,32 @@ fn remove(args: &RemoveArgs, environment: &Environment) -> Result<Verdict, Failu
     }
 }
 
+/// The limits before and after a change, each on a line.
+fn before_and_after(reply: &api::Override) -> String {
+    let line = |(name, limits): (&str, &Option<LimitsInForce>)| {
+        let limits = limits.as_ref()?;
+        Some(format!("  {name:6}  {}\n", printable(&limits_text(limits))))
+    };
+    [("before", &reply.before), ("after", &reply.after)].into_iter().filter_map(line).collect()
+}
+
+/// `20 per second (burst), 5,000 per day (quota)`, `block`, `no limit`.
+fn limits_text(LimitsInForce { action, limits }: &LimitsInForce) -> String {
+    let named = |limit: &api::Limit| {
+        let name = limit.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
+        format!("{}{name}", format::limit(limit))
+    };
+    let mut all: Vec<String> = action.iter().cloned().chain(limits.iter().map(named)).collect();
+    if all.is_empty() {
+        all.push("no limit".to_owned());
+    }
+    all.join(", ")
+}
+
+fn percent(text: &str) -> Result<String, String> {
+    Percent::parse(text).map(|_| text.to_owned())
+}
+
 /// `100/minute`.
 fn limit(text: &str) -> Result<(u64, String), String> {
     let expected = "expected a number and a unit, such as 100/minute";
@@ -386,7 +439,12 @@ pub(super) fn action_text(one: &api::Override) -> String {
                 calendar: one.calendar.clone(),
                 ..api::Limit::default()
             };
-            format!("limit {}", format::limit(&limit))
+            let name = one.name.as_ref().map(|name| format!(" {name:?}:")).unwrap_or_default();
+            format!("limit{name} {}", format::limit(&limit))
+        }
+        (None, action) if action == "scale" => {
+            let name = one.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
+            format!("scale{name} to {}", word(one.scale.as_deref()))
         }
         (None, action) => action,
     }
