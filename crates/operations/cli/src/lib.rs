@@ -353,7 +353,7 @@ mod tests {
     fn every_command_has_completions_and_a_man_page() {
         let names: Vec<String> =
             Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(names.len(), 18);
+        assert_eq!(names.len(), 19);
         for shell in Shell::value_variants() {
             let script = completions(*shell);
             for name in &names {
