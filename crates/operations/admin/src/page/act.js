@@ -77,7 +77,6 @@ function refresh() {
   $("act-effect").textContent = effect();
   $("act-confirm").textContent = label();
   $("act-confirm").className = action() === "block" ? "danger" : "primary";
-  $("act-error").textContent = "";
   clearTimeout(previewing);
   previewing = setTimeout(preview, PAUSE);
 }
@@ -180,6 +179,7 @@ export function open(key, kept, changed, override, field) {
   $("act-key").textContent = descriptor(key.descriptor);
   $("act-rule").textContent = key.rule ? `rule ${key.rule}` : `domain ${key.domain}`;
   $("act-counter").textContent = "";
+  $("act-error").textContent = "";
   const scopes = key.descriptor.map((one, at) => new Option(`any descriptor with ${descriptor([one])}`, at));
   $("act-scope").replaceChildren(new Option(`this descriptor: ${descriptor(key.descriptor)}`, ""), ...scopes);
   for (const radio of dialog.querySelectorAll("input[name=action]")) radio.checked = radio.value === override?.action;
@@ -231,7 +231,10 @@ async function confirm() {
 
 $("act-scope").addEventListener("input", fillValue);
 $("act-name").addEventListener("input", fillLimit);
-dialog.addEventListener("input", refresh);
+dialog.addEventListener("input", () => {
+  $("act-error").textContent = "";
+  refresh();
+});
 $("act-cancel").addEventListener("click", () => dialog.close());
 dialog.querySelector("form").addEventListener("submit", async (event) => {
   event.preventDefault();
