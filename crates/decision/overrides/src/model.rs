@@ -201,7 +201,7 @@ impl Override {
         self.expires.is_some_and(|end| second >= u64::from(end))
     }
 
-    /// The memory that it takes behind an [`Arc`](std::sync::Arc), in units of the allocator.
+    /// The memory that it takes behind an [`Arc`], in units of the allocator.
     pub(super) fn memory(&self) -> usize {
         let entries = self.target.entries();
         let texts =
