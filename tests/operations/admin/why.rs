@@ -109,6 +109,16 @@ fn values_of_callers_are_found_whatever_they_are() {
 }
 
 #[test]
+fn a_request_of_many_kilobytes_is_counted_and_not_listed() {
+    let admin = start(&[]);
+    let long = "x".repeat(20 << 10);
+    ask(&admin, "ann", &long);
+    ask(&admin, "ann", "10.0.0.1");
+    let reply = why(&admin, "ann", 1);
+    assert_eq!((&reply["more"], reply["requests"].as_array().unwrap().len()), (&1.into(), 1), "{reply}");
+}
+
+#[test]
 fn the_page_shows_the_requests_of_a_value_and_exempts_them() {
     let admin = start(&[]);
     for _ in 0..5 {

@@ -1,8 +1,8 @@
 //! `GET /api/v1/events`: the content of the page once a second, as server-sent events.
 //!
-//! The first event of a stream is made at once, each later one for all followers, from the replies of other calls. A slow follower misses events. A stream ends
-//! after `HTTP_TIMEOUT`, and its client asks again: whether a client still reads, or the kernel has room for what it does
-//! not read, cannot be seen, and 32 that do not would keep all others out.
+//! The first event of a stream is made at once, each later one for all followers, from the replies of other calls. A slow
+//! follower misses events. A stream ends after `HTTP_TIMEOUT`, and its client asks again: whether a client still reads, or
+//! the kernel has room for what it does not read, cannot be seen, and 32 that do not would keep all others out.
 
 use std::{sync::Arc, time::Duration};
 

@@ -15,8 +15,7 @@ use serde::Deserialize;
 
 use super::{
     Api,
-    overrides::as_api,
-    overrides::json_of,
+    overrides::{as_api, json_of},
     reply::{Call, Problem, Reply},
     view::{Parts, View, deciding},
 };
@@ -29,6 +28,9 @@ use recent::{KeyValues, LimitShown, shown};
 /// The most kinds of requests in a reply, and the most descriptors that are looked for in other requests.
 const MAX_REQUESTS: usize = 100;
 const MAX_DESCRIPTORS: usize = 64;
+
+/// Longer requests are counted and not listed: their callers determine how long they are.
+const MAX_LINE: usize = 16 << 10;
 
 /// A line of the recording, as far as it is read.
 #[derive(Deserialize)]
@@ -55,7 +57,7 @@ struct Times {
 #[derive(Default)]
 struct Seen {
     kinds: BTreeMap<Kind, Times>,
-    /// Requests of kinds that found no room.
+    /// Requests that are too long, or of kinds that found no room.
     more: u64,
     /// Requests without the value that have a descriptor, by its text.
     others: HashMap<String, u64>,
@@ -82,7 +84,12 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         None => Seen::default(),
         Some(recording) => {
             let wanted = wanted.clone();
-            let searched = tokio::task::spawn_blocking(move || search(&recording, &wanted));
+            // One search or trial at a time: each takes a thread for as long as the recording is large.
+            let turn = api.trial.clone().lock_owned().await;
+            let searched = tokio::task::spawn_blocking(move || {
+                let _turn = turn;
+                search(&recording, &wanted)
+            });
             let failed = |_| {
                 let message = "the search panicked; the log has the place";
                 Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
@@ -90,16 +97,14 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
             searched.await.map_err(failed)?
         }
     };
-    let has_value = |refusal: &fleet::KeyRefusals| refusal.descriptor.iter().any(|one| one.value == wanted);
-    let refusals: Vec<KeyRefusals> =
-        merged.refusals.iter().filter(|one| has_value(one)).map(as_listed).collect();
-    let all: Vec<KeyRefusals> = merged.refusals.iter().map(as_listed).collect();
+    let has_value = |refusal: &&fleet::KeyRefusals| refusal.descriptor.iter().any(|one| one.value == wanted);
     let served = api.managed.source.current();
     let now = SystemClock.now();
     let describe = |domain: &str, entries: &[Entry]| {
         let others = seen.others.get(&fragment(entries)).copied().unwrap_or_default();
-        let mut refused = all.iter().filter(|one| one.domain == domain && one.descriptor == entries);
-        let refused = refused.next().cloned();
+        let mut refused = merged.refusals.iter();
+        let refused =
+            refused.find(|one| one.domain == domain && one.descriptor == entries).and_then(as_listed);
         let one = WhyDescriptor { descriptor: entries.to_vec(), refused, others, ..WhyDescriptor::default() };
         match &served {
             Some(served) if values == KeyValues::Plain => of_rules(api, served, domain, one, now),
@@ -115,7 +120,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     });
     let mut requests: Vec<WhyRequest> = kinds.collect();
     // What others have refused, or this replica before the recording begins.
-    for refusal in refusals {
+    for refusal in merged.refusals.iter().filter(has_value) {
         let is_listed = |request: &WhyRequest| {
             let mut descriptors = request.descriptors.iter();
             request.domain == refusal.domain && descriptors.any(|one| one.descriptor == refusal.descriptor)
@@ -123,10 +128,10 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         if !requests.iter().any(is_listed) {
             requests.push(WhyRequest {
                 descriptors: vec![describe(&refusal.domain, &refusal.descriptor)],
-                domain: refusal.domain,
+                domain: refusal.domain.clone(),
                 requests: 0,
-                first: refusal.first,
-                last: refusal.last,
+                first: refusal.first.clone(),
+                last: refusal.last.clone(),
             });
         }
     }
@@ -167,9 +172,9 @@ fn exemption(requests: &[WhyRequest], value: &str, wanted: &str, values: KeyValu
     targets.into_iter().collect()
 }
 
-#[expect(clippy::expect_used, reason = "the example has the fields that this process wrote")]
-fn as_listed(one: &fleet::KeyRefusals) -> KeyRefusals {
-    serde_json::to_value(one).and_then(serde_json::from_value).expect("a refusal has the fields of the API")
+/// A refusal as the API has it; `None` if another version, or whoever writes to Redis, has published something else.
+fn as_listed(one: &fleet::KeyRefusals) -> Option<KeyRefusals> {
+    serde_json::to_value(one).and_then(serde_json::from_value).ok()
 }
 
 /// The descriptor with its rule, and the override that decides it.
@@ -202,11 +207,15 @@ fn search(recording: &Recording, value: &str) -> Seen {
     let needle = memmem::Finder::new(needle.as_bytes());
     let mut seen = Seen::default();
     each_line(recording, |line| {
-        let Some(Line { time, domain, descriptors }) =
-            needle.find(line).and_then(|_| serde_json::from_slice(line).ok())
-        else {
+        if needle.find(line).is_none() {
             return;
-        };
+        }
+        if line.len() > MAX_LINE {
+            seen.more += 1;
+            return;
+        }
+        // A line of the recording's own, such as that of its share, has no descriptors.
+        let Ok(Line { time, domain, descriptors }) = serde_json::from_slice(line) else { return };
         let is_full = seen.kinds.len() >= MAX_REQUESTS;
         match seen.kinds.entry((domain, descriptors)) {
             btree_map::Entry::Occupied(mut known) => {
@@ -246,5 +255,23 @@ fn each_line(recording: &Recording, mut each: impl FnMut(&[u8])) {
     while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         each(&line);
         line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, json};
+
+    use super::*;
+
+    #[test]
+    fn what_another_version_has_published_is_left_out_and_no_panic() {
+        let with = |example: serde_json::Value| {
+            let example: Map<_, _> = example.as_object().cloned().unwrap_or_default();
+            as_listed(&fleet::KeyRefusals { count: 3, example, ..fleet::KeyRefusals::default() })
+        };
+        assert_eq!(with(json!({"decided_by": "counter"})).map(|one| one.count), Some(3));
+        assert_eq!(with(json!({"decided_by": 7})), None);
+        assert_eq!(with(json!({"hits": "many", "override": []})), None);
     }
 }
