@@ -177,7 +177,10 @@ impl CommandPool {
         let timer = &*self.edges.timer;
         let until = after(timer.now(), TIMEOUT);
         let owner = || self.owner(key).map_err(CommandFailure::away);
-        let (mut to, mut is_asking, mut redirects, mut is_renewed) = (owner()?, false, 0, false);
+        let mut to = owner()?;
+        let mut is_asking = false;
+        let mut redirects = 0;
+        let mut is_renewed = false;
         loop {
             let mut link = self.link(&to).await.map_err(CommandFailure::away)?;
             link.is_asking = is_asking;

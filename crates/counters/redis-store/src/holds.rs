@@ -349,8 +349,8 @@ impl RedisStore {
             .iter()
             .map(|slot| {
                 let base = self.main.names.base_of_holds(*slot);
-                let (close, currency) = (closing.close, closing.currency.clone());
-                let call = CloseCall::of_request(base, self.most_holds, &id, close, currency);
+                let currency = closing.currency.clone();
+                let call = CloseCall::of_request(base, self.most_holds, &id, closing.close, currency);
                 (*slot, self.submit_call(call.clone(), Some(&closing.account), None, None), call)
             })
             .collect();

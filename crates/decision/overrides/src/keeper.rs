@@ -156,7 +156,8 @@ impl Keeper {
 
     /// Removes the switches of a domain, and then those of this replica alone, and returns them.
     pub async fn clear(&self, domain: &str) -> Result<(Vec<Arc<Override>>, Kept), ChangeError> {
-        let (mut removed, mut kept) = (Vec::new(), Kept::Stored);
+        let mut removed = Vec::new();
+        let mut kept = Kept::Stored;
         for scope in [Scope::Domain, Scope::StoreFailure] {
             let target = Target::of_domain(domain, scope).map_err(ChangeError::Invalid)?;
             if let Some(one) = self.index.get(&target) {

@@ -376,15 +376,19 @@ mod tests {
     #[test]
     fn limits_are_enforced_partly_or_not_by_what_is_wrong() {
         use OnStoreFailure::{Allow, Deny, Error, Local, Share};
-        let of =
+        let verdict =
             |reasons: &[NotEnforced], deciding: &[OnStoreFailure]| Enforced::of(reasons, deciding).name();
-        assert_eq!(of(&[], &[]), "yes");
-        assert_eq!(of(&[new(Why::ShadowMode, EVERY_DOMAIN)], &[]), "no");
-        assert_eq!(of(&[new(Why::RulesMissing, EVERY_DOMAIN)], &[]), "no");
-        assert_eq!(of(&[new(Why::DomainAllow, "shop")], &[]), "partly");
-        assert_eq!(of(&[new(Why::RulesRejected, EVERY_DOMAIN)], &[]), "partly", "older rules are in force");
+        assert_eq!(verdict(&[], &[]), "yes");
+        assert_eq!(verdict(&[new(Why::ShadowMode, EVERY_DOMAIN)], &[]), "no");
+        assert_eq!(verdict(&[new(Why::RulesMissing, EVERY_DOMAIN)], &[]), "no");
+        assert_eq!(verdict(&[new(Why::DomainAllow, "shop")], &[]), "partly");
+        assert_eq!(
+            verdict(&[new(Why::RulesRejected, EVERY_DOMAIN)], &[]),
+            "partly",
+            "older rules are in force"
+        );
         let here = NotEnforced { alone: true, ..new(Why::DomainAllow, EVERY_DOMAIN) };
-        assert_eq!(of(&[here], &[]), "partly", "others enforce them");
+        assert_eq!(verdict(&[here], &[]), "partly", "others enforce them");
         for (deciding, expected) in [
             (vec![Deny], "yes"),
             (vec![Allow], "no"),
@@ -393,7 +397,7 @@ mod tests {
             (vec![Share, Deny], "partly"),
             (vec![Error, Deny], "partly"),
         ] {
-            assert_eq!(of(&[], &deciding), expected, "{deciding:?}");
+            assert_eq!(verdict(&[], &deciding), expected, "{deciding:?}");
         }
     }
 

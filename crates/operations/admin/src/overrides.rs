@@ -10,12 +10,13 @@ use super::{
     counters::calendar,
     forecast,
     reply::{Call, Paper, Problem, Query, Reply},
+    view,
 };
 use api::{ImportAborted, ImportBegun, ImportLength, Imported, LimitsInForce, OverrideRemoved};
 use clock::{Clock, SystemClock, Time};
 use fleet::Summary;
 use limit::{Limit, Limits};
-use limiter::{Entry, Served};
+use limiter::Served;
 use overrides::{
     Action, ChangeError, Found, Index, Input, Kept, Override, Scope, Target, Value, applies,
     model::is_forced, table::of_json_line, target::entries_of_text,
@@ -168,8 +169,9 @@ pub(super) fn effect(api: &Api, one: &Override, recent: &Summary, force: bool) -
 
 /// What limits the descriptors of an override before and after it is set.
 fn limits(api: &Api, served: &Served, one: &Override, rule: Option<&Rule>) -> [LimitsInForce; 2] {
-    let (index, now) = (api.managed.keeper.index(), SystemClock.now());
-    let before = deciding(index, served, &one.target, now);
+    let index = api.managed.keeper.index();
+    let now = SystemClock.now();
+    let before = in_force_for(index, served, &one.target, now);
     let in_force = |one: Option<&Arc<Override>>| {
         let found = one.map(|one| Found::new(one, index.time(now)));
         let replacing = found.as_ref().and_then(|found| api.managed.limiter.limits_under(found, rule, now));
@@ -186,17 +188,17 @@ fn limits(api: &Api, served: &Served, one: &Override, rule: Option<&Rule>) -> [L
 }
 
 /// The override that decides for a target now: of one value, that which its requests meet, else that for the same target.
-fn deciding(index: &Index, served: &Served, target: &Target, now: Time) -> Option<Arc<Override>> {
-    let exact = |(key, value): &'_ (Box<str>, Value)| match value {
-        Value::Exact(value) => Some((key.to_string(), value.to_string())),
-        Value::Any | Value::Pattern(_) => None,
-    };
+fn in_force_for(index: &Index, served: &Served, target: &Target, now: Time) -> Option<Arc<Override>> {
+    fn exact((key, value): &(Box<str>, Value)) -> Option<(&str, &str)> {
+        match value {
+            Value::Exact(value) => Some((key, value)),
+            Value::Any | Value::Pattern(_) => None,
+        }
+    }
     let Some(entries) = target.entries().iter().map(exact).collect::<Option<Vec<_>>>() else {
         return index.get(target).filter(|one| !one.is_over(index.time(now)));
     };
-    let entries: Vec<_> = entries.iter().map(|(key, value)| Entry { key, value }).collect();
-    let matched = served.rules.domain(target.domain())?.find(&entries, &mut String::new());
-    index.view(now)?.deciding(target.domain(), &entries, matched.as_ref())
+    view::deciding(index, served, target.domain(), &entries, now)
 }
 
 fn limit_shown(limit: &Limit, now: Time) -> api::Limit {

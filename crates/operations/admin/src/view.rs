@@ -9,6 +9,7 @@ use super::{
     overrides::effect_shown,
     reply::{Problem, Query},
 };
+use ::overrides::Index;
 use api::{Answered, OrUnknown, Override, Whose};
 use clock::{Clock, SystemClock, Time};
 use fleet::{Member, Merged, Summary, merge::merge, own_id, summary::Collect};
@@ -150,7 +151,8 @@ impl Api {
 /// The override that decides a key: its identifier, its action and its end.
 fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Option<Override> {
     let entries: Vec<_> = key.entries().collect();
-    let one = deciding(managed, served, key.domain(), &entries, now).filter(|_| !key.key.is_cut())?;
+    let one = deciding(managed.keeper.index(), served, key.domain(), &entries, now)
+        .filter(|_| !key.key.is_cut())?;
     Some(Override {
         id: Some(managed.keeper.index().shown_id(&one.target)),
         ..effect_shown(one.action, one.limit_name.as_deref(), one.expires)
@@ -159,13 +161,13 @@ fn overridden(managed: &Managed, served: &Served, key: &TopKey, now: Time) -> Op
 
 /// The override that decides a descriptor.
 pub(super) fn deciding(
-    managed: &Managed,
+    index: &Index,
     served: &Served,
     domain: &str,
     entries: &[(&str, &str)],
     now: Time,
 ) -> Option<Arc<::overrides::Override>> {
-    let view = managed.keeper.index().view(now)?;
+    let view = index.view(now)?;
     let matched = served.rules.domain(domain)?.find(entries, &mut String::new());
     view.deciding(domain, entries, matched.as_ref())
 }

@@ -185,7 +185,7 @@ fn of_rules(api: &Api, served: &Served, domain: &str, one: WhyDescriptor, now: T
     let rule = rules.find(&entries, &mut String::new()).map(|matched| matched.rule);
     let place = rule.and_then(|rule| served.attached.recent(rule.id)?.place.as_ref());
     let limits = rule.and_then(|rule| rule.limits()).into_iter().flat_map(Limits::iter);
-    let by = deciding(&api.managed, served, domain, &entries, now);
+    let by = deciding(api.managed.keeper.index(), served, domain, &entries, now);
     WhyDescriptor {
         rule: rule.map(|rule| rule.full_key.to_string()),
         file: place.map(|(file, _)| file.to_string()),

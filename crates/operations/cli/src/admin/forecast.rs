@@ -38,15 +38,17 @@ pub(super) fn of_override(forecast: Option<&Forecast>) -> String {
 
 /// `12 more and 3 fewer of 1,204 recorded requests would be refused`
 fn in_words(requests: u64, more: u64, fewer: u64) -> String {
-    let of = match requests {
-        0 => return "no request was recorded, so what it would change is unknown".to_owned(),
-        n => count(n, "recorded request"),
-    };
+    if requests == 0 {
+        return "no request was recorded, so what it would change is unknown".to_owned();
+    }
+    let recorded = count(requests, "recorded request");
     match (more, fewer) {
-        (0, 0) => format!("none of {of} would be decided otherwise"),
-        (more, 0) => format!("{} more of {of} would be refused", thousands(more)),
-        (0, fewer) => format!("{} fewer of {of} would be refused", thousands(fewer)),
-        _ => format!("{} more and {} fewer of {of} would be refused", thousands(more), thousands(fewer)),
+        (0, 0) => format!("none of {recorded} would be decided otherwise"),
+        (more, 0) => format!("{} more of {recorded} would be refused", thousands(more)),
+        (0, fewer) => format!("{} fewer of {recorded} would be refused", thousands(fewer)),
+        _ => {
+            format!("{} more and {} fewer of {recorded} would be refused", thousands(more), thousands(fewer))
+        }
     }
 }
 
