@@ -154,6 +154,9 @@ fn a_change_is_forecast_before_it_is_made() {
     assert_eq!(admin.get("/api/v1/overrides")["total"], 0, "nothing is set");
     let set = admin.run(&["override", "set", "shop", "user=bob", "--limit", "1/hour"]);
     assert_exit(&set, 0, &["1 more of 7 recorded requests would be refused\n"]);
+    let misspelt = admin.run(&["override", "set", "shop", "user=anne", "--limit", "4/hour"]);
+    let said = String::from_utf8(misspelt.stderr).unwrap();
+    assert!(said.contains(warning), "{said}");
     // New rules, from a file.
     let new = RULES.replace("requests_per_unit: 2}", "requests_per_unit: 1}");
     let dir = tempfile::tempdir().unwrap();

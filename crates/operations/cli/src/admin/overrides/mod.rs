@@ -7,7 +7,7 @@ mod source;
 
 pub(crate) use self::source::Source;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args, Subcommand};
 use hyper::Method;
@@ -197,6 +197,9 @@ impl ChangeArgs {
     }
 }
 
+/// How long a change waits for the forecast of what it does: a block must not.
+const FORECAST: Duration = Duration::from_secs(2);
+
 fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let is_scale = args.scale.is_some();
     let flags = [(args.block, "block"), (args.allow, "allow"), (args.shadow, "shadow"), (is_scale, "scale")];
@@ -222,14 +225,19 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let one = Override::from_json(&json!(body), SystemClock.now())?;
     let admin = &args.change.admin;
     let client = Client::new(admin, environment)?;
-    let preview = client.post::<api::Override>("/api/v1/override-preview", &body);
+    let patience = if args.dry_run { admin.timeout } else { Some(FORECAST) };
+    let asking = Client::new(&AdminArgs { timeout: patience, ..admin.clone() }, environment)?;
+    let preview = asking.post::<api::Override>("/api/v1/override-preview", &body);
+    let mut warning = None;
     let reply = if args.dry_run {
         preview
     } else {
         // It is said before, and a change does not depend on it.
-        let forecast = preview.ok().and_then(|preview| preview.typed.forecast);
-        if let Some(forecast) = forecast.filter(|one| one.requests > 0 && !admin.json) {
-            terminal::print(&forecast::of_override(Some(&forecast)));
+        if let (Ok(Reply { typed: preview, .. }), false) = (preview, admin.json) {
+            if let Some(forecast) = preview.forecast.filter(|forecast| forecast.requests > 0) {
+                terminal::print(&forecast::of_override(Some(&forecast)));
+            }
+            warning = preview.warning;
         }
         client.post("/api/v1/overrides", &body)
     };
@@ -244,6 +252,10 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
         let unset = if args.dry_run { "not set: " } else { "" };
         format!("{forecast}{unset}{target}{rule}: {}\n{}", effect_text(&reply), before_and_after(&reply))
     });
+    let said = reply.warning.as_deref().unwrap_or_default();
+    if let Some(warning) = warning.filter(|warning| !said.contains(warning)) {
+        terminal::print_warning(&warning);
+    }
     Ok(Verdict::Yes)
 }
 
