@@ -61,7 +61,7 @@ fn cgroup_limit(cgroups: &str) -> Option<u64> {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         let (root, file) = match controllers {
             "" => ("/sys/fs/cgroup", "memory.max"),
-            _ if controllers.split(',').any(|one| one == "memory") => {
+            _ if controllers.split(',').any(|controller| controller == "memory") => {
                 ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
             }
             _ => return None,

@@ -30,7 +30,8 @@ impl dyn Timer + '_ {
 
     /// The output of a future; `None` if it is not ready before `at`.
     pub async fn timeout_at<F: Future>(&self, at: Instant, future: F) -> Option<F::Output> {
-        let (mut future, mut sleep) = (pin!(future), self.sleep_until(at));
+        let mut future = pin!(future);
+        let mut sleep = self.sleep_until(at);
         poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending => sleep.as_mut().poll(context).map(|()| None),

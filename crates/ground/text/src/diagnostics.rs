@@ -315,7 +315,8 @@ impl Diagnostics {
         help: Option<String>,
     ) {
         // Hundreds of diagnostics are kept, so each is bounded.
-        let (message, help) = (cut_owned(message), help.map(cut_owned));
+        let message = cut_owned(message);
+        let help = help.map(cut_owned);
         // An error that is not listed counts too.
         self.has_errors |= severity == Severity::Error;
         if self.found.len() >= MAX_DIAGNOSTICS {

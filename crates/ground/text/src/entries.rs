@@ -10,7 +10,8 @@ use crate::{cut, printable};
 /// `=` has no value.
 pub fn parse(text: &str) -> Result<Vec<(String, Option<String>)>, String> {
     let mut entries = Vec::new();
-    let (mut key, mut value) = (String::new(), None::<String>);
+    let mut key = String::new();
+    let mut value = None::<String>;
     let mut characters = text.chars();
     loop {
         let next = characters.next();

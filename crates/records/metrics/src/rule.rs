@@ -57,8 +57,14 @@ impl RuleStats {
         let number = NUMBERS.fetch_add(1, Relaxed);
         let mut series = DefaultHasher::new();
         Labels::of(full_key).hash(&mut series);
-        let (full_key, domain_bytes, series) = (full_key.into(), domain.len(), series.finish());
-        Self { full_key, domain_bytes, number, series, caller, cells: Cells::default() }
+        Self {
+            full_key: full_key.into(),
+            domain_bytes: domain.len(),
+            number,
+            series: series.finish(),
+            caller,
+            cells: Cells::default(),
+        }
     }
 
     /// Adds to a counter. If a caller's values made the name and the counter's series finds no room, adds to the

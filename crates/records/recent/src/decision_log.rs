@@ -82,7 +82,8 @@ impl DecisionLog {
         write: &mut dyn Write,
     ) -> io::Result<()> {
         let mut text = Vec::new();
-        let (mut lines, mut spare) = (0_u64, lock(&self.spare));
+        let mut lines = 0_u64;
+        let mut spare = lock(&self.spare);
         for pending in pending {
             let len = {
                 let mut buffer = lock(&pending.0);

@@ -69,7 +69,8 @@ impl Key {
             .ends
             .iter()
             .map(move |end| &self.text[mem::replace(&mut start, usize::from(*end))..usize::from(*end)]);
-        let (keys, values) = (parts.clone().step_by(2), parts.skip(1).step_by(2));
+        let keys = parts.clone().step_by(2);
+        let values = parts.skip(1).step_by(2);
         keys.zip(values)
     }
 

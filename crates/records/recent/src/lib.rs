@@ -348,7 +348,8 @@ impl Recent {
 
     /// The refused keys, or those that shadow mode allowed: the last one first, and what was counted without its key.
     pub fn refused_keys(&self, is_shadowed: bool, now: Time) -> (Vec<RefusedKey>, OtherRefusals) {
-        let (mut by_hash, mut others) = (HashMap::<u64, RefusedKey>::new(), OtherRefusals::default());
+        let mut by_hash = HashMap::<u64, RefusedKey>::new();
+        let mut others = OtherRefusals::default();
         for worker in &self.workers {
             let refused = lock(worker.refused(is_shadowed));
             for key in refused.by_key.all() {

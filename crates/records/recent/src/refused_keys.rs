@@ -79,8 +79,14 @@ impl RefusedKeys {
     }
 
     fn add(&mut self) -> usize {
-        let (hash, count, time) = (0, 0, Time::default());
-        self.keys.push(RefusedKey { hash, count, first: time, last: time, example: Decision::default() });
+        let never = Time::default();
+        self.keys.push(RefusedKey {
+            hash: 0,
+            count: 0,
+            first: never,
+            last: never,
+            example: Decision::default(),
+        });
         self.rules.push(0);
         self.keys.len() - 1
     }

@@ -109,7 +109,8 @@ impl Sketch {
     /// The index of a smallest count of a full table. Counts grow, so the search goes on where the last one ended: a flood
     /// of new keys costs one comparison for each.
     fn index_of_least(&mut self) -> Option<usize> {
-        let (least, next) = (self.least, self.next);
+        let least = self.least;
+        let next = self.next;
         let found = self.counts.iter().skip(next).position(|count| *count == least).map(|at| next + at);
         let index = found.or_else(|| {
             self.least = self.counts.iter().copied().min()?;

@@ -53,7 +53,8 @@ fn hook(info: &PanicHookInfo<'_>) {
     );
     let backtrace = Arc::new(Backtrace::force_capture());
     // Resolving the first backtrace loads all debug information, which takes 200 ms, and the thread serves other requests.
-    let (at, unresolved) = (location.clone(), backtrace.clone());
+    let at = location.clone();
+    let unresolved = backtrace.clone();
     let resolve = move || log_backtrace(boundary, &at, &unresolved);
     if thread::Builder::new().name("panic-log".to_owned()).spawn(resolve).is_err() {
         log_backtrace(boundary, &location, &backtrace);

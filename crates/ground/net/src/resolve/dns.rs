@@ -43,9 +43,12 @@ pub fn reply(query: &[u8], message: &[u8]) -> Option<Answer> {
         3 => return Some(Answer::NoSuchName),
         code => return Some(Answer::Failed(code)),
     }
-    let (query, reply) = (Packet::parse(query).ok()?, Packet::parse(message).ok()?);
+    let query = Packet::parse(query).ok()?;
+    let reply = Packet::parse(message).ok()?;
     let question = |packet: &Packet<'_>| match &*packet.questions {
-        [one] => Some((one.qname.to_string().to_ascii_lowercase(), one.qtype, one.qclass)),
+        [question] => {
+            Some((question.qname.to_string().to_ascii_lowercase(), question.qtype, question.qclass))
+        }
         _ => None,
     };
     if question(&reply)? != question(&query)? {

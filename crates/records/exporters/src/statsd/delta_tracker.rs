@@ -30,7 +30,7 @@ impl DeltaTracker {
     pub(super) fn enter(&mut self, stats: &Stats, gauges: &Gauges<'_>) {
         self.round = self.round.wrapping_add(1);
         let Self { rules, domains, counters, times, gauges: current, round } = self;
-        stats.for_each_rule(|one, counts| rules.enter(one.full_key(), one.number, counts, *round));
+        stats.for_each_rule(|rule, counts| rules.enter(rule.full_key(), rule.number, counts, *round));
         stats.for_each_unknown_domain(|name, number, n| domains.enter(name, number, [n], *round));
         current.clear();
         let take = &mut |metric: &Metric, labels: &[&str], value: Value<'_>| {

@@ -38,7 +38,7 @@ pub struct Mogrifier {
 
 impl PartialEq for Mogrifier {
     fn eq(&self, other: &Self) -> bool {
-        let parts = |of: &Self| (of.pattern.to_string(), of.name.clone(), of.tags.clone());
+        let parts = |rule: &Self| (rule.pattern.to_string(), rule.name.clone(), rule.tags.clone());
         parts(self) == parts(other)
     }
 }

@@ -54,9 +54,11 @@ fn spread(counts: &[u64; BUCKETS], sum: f64) -> [f64; BUCKETS] {
     let lower = |bucket: usize| if bucket == 0 { 0.0 } else { bounds[bucket - 1] };
     let upper = |bucket: usize| bounds.get(bucket).copied();
     let width = |bucket: usize| upper(bucket).map_or(0.0, |upper| upper - lower(bucket));
-    let total =
-        |of: &dyn Fn(usize) -> f64| (0..BUCKETS).map(|bucket| counts[bucket] * of(bucket)).sum::<f64>();
-    let (least, room) = (total(&lower), total(&width));
+    let total = |value_of: &dyn Fn(usize) -> f64| {
+        (0..BUCKETS).map(|bucket| counts[bucket] * value_of(bucket)).sum::<f64>()
+    };
+    let least = total(&lower);
+    let room = total(&width);
     let share = if room > 0.0 { ((sum - least) / room).clamp(0.0, 1.0) } else { 0.0 };
     let beyond = counts[BUCKETS - 1];
     let left = sum - least - share * room;

@@ -79,7 +79,8 @@ fn b3_single(headers: &HeaderMap) -> Option<Parent> {
             sampled(decision).map(|sampled| if sampled { Parent::Sampled } else { Parent::Unsampled })
         }
         [trace, span, ref rest @ ..] if rest.len() <= 2 => {
-            let (trace, span) = (trace_id(trace)?, span_id(span)?);
+            let trace = trace_id(trace)?;
+            let span = span_id(span)?;
             let sampled = match rest.first() {
                 Some(decision) => Some(sampled(decision)?),
                 None => None,

@@ -45,8 +45,10 @@ pub(super) fn span_id() -> SpanId {
 }
 
 pub(super) fn uuid() -> String {
-    let (high, low) = (random(), random());
-    let (version, variant) = (0x4000 | (high & 0xfff), 0x8000 | (low >> 50));
+    let high = random();
+    let low = random();
+    let version = 0x4000 | (high & 0xfff);
+    let variant = 0x8000 | (low >> 50);
     format!(
         "{:08x}-{:04x}-{version:04x}-{variant:04x}-{:012x}",
         high >> 32,

@@ -152,13 +152,19 @@ struct Reader<'f> {
 
 impl Reader<'_> {
     fn add(&mut self, severity: Severity, path: &str, message: impl Into<String>, help: &str) {
-        let (file, path, help) = (self.file.to_owned(), path.to_owned(), Some(help.to_owned()));
-        let found = Diagnostic { severity, file, place: None, path, message: message.into(), help };
+        let found = Diagnostic {
+            severity,
+            file: self.file.to_owned(),
+            place: None,
+            path: path.to_owned(),
+            message: message.into(),
+            help: Some(help.to_owned()),
+        };
         // A mistake in the defaults would be reported again for each mapping.
         if self.found.contains(&found) {
             return;
         }
-        if self.found.iter().filter(|one| one.severity == severity).count() < MAX_DIAGNOSTICS {
+        if self.found.iter().filter(|diagnostic| diagnostic.severity == severity).count() < MAX_DIAGNOSTICS {
             self.found.push(found);
         } else {
             self.suppressed += 1;

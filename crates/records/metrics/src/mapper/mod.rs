@@ -53,8 +53,11 @@ impl Mapper {
     fn map(&self, statsd: &str, kind: MetricType) -> MappingResult<'_> {
         let of_kind = |mapping: &&Mapping| mapping.only.is_none_or(|only| only == kind);
         let matching = |is_glob| {
-            let mappings =
-                self.mappings.iter().filter(of_kind).filter(move |one| one.pattern.is_glob == is_glob);
+            let mappings = self
+                .mappings
+                .iter()
+                .filter(of_kind)
+                .filter(move |mapping| mapping.pattern.is_glob == is_glob);
             mappings.filter_map(|mapping| Some((mapping, mapping.pattern.regex.captures(statsd)?)))
         };
         let glob = if self.specific_first {

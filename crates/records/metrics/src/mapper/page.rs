@@ -108,24 +108,27 @@ impl Shown {
         let mut numbers: Vec<usize> = family.series.values().copied().collect();
         numbers.sort_unstable();
         for at in numbers {
-            let one = &known.series[at];
+            let shown_series = &known.series[at];
             let times = self.times.iter().find(|(place, _)| *place == at).map(|(_, times)| {
                 // Statsd's unit is the millisecond.
-                let Distribution { buckets, count, sum } = times.in_units(1e3 * one.scale.unwrap_or(1.0));
-                let is_shown = |at| one.buckets.as_ref().is_none_or(|shown| shown.contains(&at));
+                let Distribution { buckets, count, sum } =
+                    times.in_units(1e3 * shown_series.scale.unwrap_or(1.0));
+                let is_shown = |at| shown_series.buckets.as_ref().is_none_or(|shown| shown.contains(&at));
                 let buckets = buckets.into_iter().enumerate().filter(|(at, _)| is_shown(*at));
                 Distribution { buckets: buckets.map(|(_, bucket)| bucket).collect(), count, sum }
             });
             let value = match (self.numbers.get(at).copied().flatten(), &times) {
                 (_, Some(times)) => Value::Distribution(times),
-                (Some(n), None) => one.scale.map_or(Value::Whole(n), |scale| Value::Float(n as f64 * scale)),
+                (Some(n), None) => {
+                    shown_series.scale.map_or(Value::Whole(n), |scale| Value::Float(n as f64 * scale))
+                }
                 (None, None) => continue,
             };
             page.with(|text| {
                 if !std::mem::replace(&mut is_headed, true) {
                     head(text, &family.name, family.kind, &family.help);
                 }
-                series(text, &family.name, &one.labels, value);
+                series(text, &family.name, &shown_series.labels, value);
             });
         }
     }

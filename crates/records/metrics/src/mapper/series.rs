@@ -116,9 +116,13 @@ impl Known {
         let next = self.families.len();
         let at = *self.by_name.entry(name.to_owned()).or_insert(next);
         if at == next {
-            let (name, help) = (name.to_owned(), help.to_owned());
-            let series = HashMap::new();
-            self.families.push(Family { name, kind, help, series, conflict_logged: false });
+            self.families.push(Family {
+                name: name.to_owned(),
+                kind,
+                help: help.to_owned(),
+                series: HashMap::new(),
+                conflict_logged: false,
+            });
         }
         let Some(family) = self.families.get_mut(at).filter(|family| family.kind == kind) else {
             self.log_conflict(name, kind, at);

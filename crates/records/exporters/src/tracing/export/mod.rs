@@ -84,7 +84,8 @@ impl Exporter {
     pub(super) fn start(mut self) -> io::Result<JoinHandle<()>> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("spans".to_owned()).spawn(move || {
-            let (ending, counts) = (self.ending.clone(), self.counts.clone());
+            let ending = self.ending.clone();
+            let counts = self.counts.clone();
             runtime.block_on(async {
                 tokio::select! {
                     () = net::restart::task(Boundary::SpanExporter, async || self.run().await) => {}
