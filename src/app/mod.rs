@@ -28,7 +28,7 @@ use fleet::change;
 pub use gauges::documentation;
 use net::edges::Edges;
 use pages::{Pages, Threads};
-use parts::{App, Link, Linked};
+use parts::{App, Link, Shared};
 use ports::Ports;
 use rules::Feed;
 use server::{
@@ -75,7 +75,7 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
     if let Some(why) = maintenance::clock_is_wrong(SystemClock.now()) {
         return Err(StartError(vec![why]));
     }
-    let (app, link) = parts::create(settings)?;
+    let (app, shared) = parts::create(settings)?;
     let feed = Feed::start(settings, &app.source, app.xds.as_ref());
     let mut feed = feed.map_err(StartError::system)?;
     tokio::select! {
@@ -89,7 +89,7 @@ async fn run(mut settings: Settings) -> Result<(), StartError> {
     let threads = Threads::start().map_err(StartError::system)?;
     let ports = Ports::bind(settings, &threads)?;
     maintenance::update_health(&app, settings);
-    let running = start(settings, &app, ports, threads, api, link)?;
+    let running = start(settings, &app, ports, threads, api, shared)?;
     let signal = tokio::select! {
         signal = signals.next() => signal,
         error = maintenance::never_reached(&app, settings) => return Err(error),
@@ -109,7 +109,7 @@ fn start(
     ports: Ports,
     threads: Threads,
     api: Arc<Api>,
-    link: Option<Linked>,
+    shared: Option<Shared>,
 ) -> Result<Running, StartError> {
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
@@ -124,13 +124,13 @@ fn start(
     if let Some(tls) = app.tls.clone() {
         tokio::task::spawn_local(tls::reload_periodically(tls, SystemClock, stopping.clone()));
     }
-    match link {
-        Some((Link::Redis { pool, progress }, refunds)) => {
-            let following = following::start(app, api, pool, progress, refunds, stopping.clone());
+    match shared {
+        Some(Shared { link: Link::Redis { pool, progress }, untold }) => {
+            let following = following::start(app, api, pool, progress, untold, stopping.clone());
             pages.push(following.map_err(StartError::system)?);
         }
-        Some((Link::Memcached(resets), refunds)) => {
-            let following = following::follow_resets(app.clone(), resets, refunds, stopping.clone());
+        Some(Shared { link: Link::Memcached(resets), untold }) => {
+            let following = following::follow_resets(app.clone(), resets, untold, stopping.clone());
             tokio::task::spawn_local(following);
         }
         None => {}

@@ -30,8 +30,12 @@ pub(super) enum Link {
     Memcached(ResetLog),
 }
 
-/// The link, and what this replica gives back for others to hear of.
-pub(super) type Linked = (Link, Arc<Untold>);
+/// The link to the replicas that share the store.
+pub(super) struct Shared {
+    pub(super) link: Link,
+    /// What this replica gives back, for the others to hear of.
+    pub(super) untold: Arc<Untold>,
+}
 
 /// The parts that live as long as the application.
 pub(super) struct App {
@@ -65,23 +69,29 @@ pub(super) struct App {
 
 /// The parts, and the link to other replicas if something is shared in the store. An error has the reasons of all parts
 /// that failed.
-pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), StartError> {
-    let mut failed = StartError(Vec::new());
+pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Shared>), StartError> {
     let budgets = Budgets::new(&settings.memory);
+
+    // What files, addresses or the system may refuse comes first, and all of it is tried.
+    let mut failed = StartError(Vec::new());
     let load = |files| Tls::load(files, budgets.handshakes.clone(), SystemClock.now()).map(Arc::new);
-    let tls = settings.grpc_tls.clone().map(load);
-    let tls = failed.gather(tls.transpose().map_err(StartError));
+    let tls = settings.grpc_tls.clone().map(load).transpose();
+    let tls = failed.gather(tls.map_err(StartError));
     let exposition = failed.gather(sinks::exposition(settings));
     let token_file = settings.admin.as_ref().and_then(|admin| admin.token_file.as_deref());
     let tokens = token_file.map(Tokens::load).transpose();
     let tokens = failed.gather(tokens.map_err(|error| StartError(vec![error])));
-    let store = failed.gather(store(settings).map_err(StartError));
-    let tracer = failed.gather(settings.spans.as_ref().map(Tracer::start).transpose().map_err(StartError));
-    let (Some(tls), Some(exposition), Some(tokens), Some((store, keeper, fleet, link)), Some(tracer)) =
-        (tls, exposition, tokens, store, tracer)
+    let stored = failed.gather(store(settings).map_err(StartError));
+    let tracer = settings.spans.as_ref().map(Tracer::start).transpose();
+    let tracer = failed.gather(tracer.map_err(StartError));
+    let (Some(tls), Some(exposition), Some(tokens), Some(stored), Some(tracer)) =
+        (tls, exposition, tokens, stored, tracer)
     else {
         return Err(failed);
     };
+    let Stored { store, keeper, fleet, link } = stored;
+
+    // Statistics. The number of shards is set before the first part that has them.
     shard::set_count(ShardCount::for_workers(settings.server.workers));
     let options = StatsOptions {
         max_series: settings.metrics.max_series,
@@ -90,20 +100,49 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
     };
     let stats = Arc::new(Stats::new(options).shown(exposition));
     let recent = recent::recent(settings);
-    let source = source(settings, store.clone(), recent.clone(), stats.clone());
-    let cache = Some(settings.store.local_cache_bytes).filter(|bytes| *bytes > 0);
-    let over_limit = cache.map(|bytes| Arc::new(OverLimitCache::new(bytes)));
-    let mut limiter = limiter(settings, &source, &store, over_limit.clone(), &stats, &keeper);
-    let link = link.map(|link| (link, Arc::<Untold>::default()));
-    if let Some((_, untold)) = &link {
-        limiter = limiter.telling(untold.clone());
+
+    // Rules are published with what counts and notes their hits, so after these. The store hears of them before a request
+    // can meet them.
+    let source = {
+        let (store, stats, recent) = (store.clone(), stats.clone(), recent.clone());
+        let attach = move |rules: &RuleSet| {
+            store.rules_changed(rules.hold());
+            limiter::handles(rules, &stats, recent.rules(rules))
+        };
+        Arc::new(Source::new(settings::compile_options(settings), attach))
+    };
+
+    // The limiter reads all of the above with each request.
+    let cache_bytes = settings.store.local_cache_bytes;
+    let over_limit = (cache_bytes > 0).then(|| Arc::new(OverLimitCache::new(cache_bytes)));
+    let mut limiter = Limiter::new(
+        settings::policy(settings),
+        source.clone(),
+        store.clone(),
+        over_limit.clone(),
+        stats.clone(),
+        Arc::new(SystemClock),
+    )
+    .with_holds(limiter::system_chance(), settings.store.max_holds_queued)
+    .with_overrides(keeper.index().clone())
+    .owing(Edges::system().spawn);
+    let shared = link.map(|link| Shared { link, untold: Arc::default() });
+    if let Some(shared) = &shared {
+        limiter = limiter.telling(shared.untold.clone());
     }
     if fleet.publishes() || recent::is_wanted(settings) {
         limiter = limiter.with_recent(recent.clone());
     }
-    let (request_log, recent_requests) = (recent::request_log(settings), recent::recent_requests(settings));
-    let limiter = observed(limiter, request_log.as_ref(), recent_requests.as_ref());
+    let request_log = recent::request_log(settings);
+    let recent_requests = recent::recent_requests(settings);
+    limiter = match (request_log.clone(), recent_requests.clone()) {
+        (Some(log), Some(recent)) => limiter.with_observer(Arc::new((log, recent))),
+        (Some(log), None) => limiter.with_observer(log),
+        (None, Some(recent)) => limiter.with_observer(recent),
+        (None, None) => limiter,
+    };
     let limiter = Arc::new(limiter);
+
     let app = App {
         stats,
         source,
@@ -126,92 +165,61 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Linked>), 
         memory: settings.memory.clone(),
         budgets,
     };
-    Ok((Arc::new(app), link))
+    Ok((Arc::new(app), shared))
 }
 
-fn limiter(
-    settings: &Settings,
-    source: &Arc<Source<Handles>>,
-    store: &Arc<dyn Store>,
-    over_limit: Option<Arc<OverLimitCache>>,
-    stats: &Arc<Stats>,
-    keeper: &Keeper,
-) -> Limiter {
-    let (source, store, stats) = (source.clone(), store.clone(), stats.clone());
-    Limiter::new(settings::policy(settings), source, store, over_limit, stats, Arc::new(SystemClock))
-        .with_holds(limiter::system_chance(), settings.store.max_holds_queued)
-        .with_overrides(keeper.index().clone())
-        .owing(Edges::system().spawn)
-}
-
-/// Rules are published with what counts and notes their hits.
-fn source(
-    settings: &Settings,
+/// What is kept in the store, or beside it.
+struct Stored {
     store: Arc<dyn Store>,
-    recent: Arc<Recent>,
-    stats: Arc<Stats>,
-) -> Arc<Source<Handles>> {
-    let attach = move |rules: &RuleSet| {
-        store.rules_changed(rules.hold());
-        limiter::handles(rules, &stats, recent.rules(rules))
-    };
-    Arc::new(Source::new(settings::compile_options(settings), attach))
+    keeper: Keeper,
+    fleet: Fleet,
+    /// To the other replicas, if overrides and resets are shared with them.
+    link: Option<Link>,
 }
-
-/// Each request is passed to the request log and to the recent requests.
-fn observed(
-    limiter: Limiter,
-    log: Option<&Arc<RequestLog>>,
-    recent: Option<&Arc<RecentRequests>>,
-) -> Limiter {
-    match (log.cloned(), recent.cloned()) {
-        (Some(log), Some(recent)) => limiter.with_observer(Arc::new((log, recent))),
-        (Some(log), None) => limiter.with_observer(log),
-        (None, Some(recent)) => limiter.with_observer(recent),
-        (None, None) => limiter,
-    }
-}
-
-/// The store of counters, the overrides, the other replicas, and the link to them.
-type Stored = (Arc<dyn Store>, Keeper, Fleet, Option<Link>);
 
 /// Overrides are in Redis if they are shared, else in a file or in this process.
 fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
-    let (workers, is_shared) = (settings.server.workers, settings.overrides.replica_sync);
+    let workers = settings.server.workers;
+    let is_shared = settings.overrides.replica_sync;
     let index = Arc::new(Index::default().showing(settings.decisions.key_values));
     let edges = Edges::system();
     let file = settings.overrides.file.as_deref();
     let most_overrides = settings.memory.amount(Bound::Overrides);
-    let own = |resets| {
+    // The keeper of overrides that are not in Redis.
+    let local_keeper = |resets| {
         Keeper::local(Arc::clone(&index), file, resets, &edges).map(|keeper| keeper.at_most(most_overrides))
     };
     match &settings.backend {
         Backend::Memory => {
             let store = MemoryStore::new(settings.store.max_keys).holding(settings::most_holds(settings));
-            Ok((Arc::new(store), own(None)?, Fleet::alone(file), None))
+            let keeper = local_keeper(None)?;
+            Ok(Stored { store: Arc::new(store), keeper, fleet: Fleet::alone(file), link: None })
         }
         Backend::Redis(redis) => {
             let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers, &edges)?;
             let store = store.holding(settings::most_holds(settings));
             store.watch();
+            // Each thread that follows Redis has its own connections.
+            let pool = || store.command_pool();
             let (keeper, fleet, link) = if is_shared {
                 let progress = Arc::<Progress>::default();
-                let keeper = Keeper::in_redis(Arc::clone(&index), store.command_pool(), progress.clone())
-                    .at_most(most_overrides);
-                // The thread that follows Redis has its own connections.
-                let fleet = Fleet::shared(store.command_pool(), settings.overrides.replica_summaries);
-                (keeper, fleet, Some(Link::Redis { pool: store.command_pool(), progress }))
+                let keeper = Keeper::in_redis(Arc::clone(&index), pool(), progress.clone());
+                let fleet = Fleet::shared(pool(), settings.overrides.replica_summaries);
+                (keeper.at_most(most_overrides), fleet, Some(Link::Redis { pool: pool(), progress }))
             } else {
-                (own(None)?, Fleet::alone(file), None)
+                (local_keeper(None)?, Fleet::alone(file), None)
             };
-            Ok((Arc::new(LeasedStore::new(store, settings.store.max_leases)), keeper, fleet, link))
+            let store = Arc::new(LeasedStore::new(store, settings.store.max_leases));
+            Ok(Stored { store, keeper, fleet, link })
         }
         Backend::Memcached(memcached) => {
             let store = MemcachedStore::new(memcached, jitter, workers, &edges)?;
             store.watch(NameServers::of_system);
             let resets = is_shared.then(|| store.reset_log(&settings.store.key_prefix));
-            Ok((Arc::new(store), own(resets.clone())?, Fleet::alone(file), resets.map(Link::Memcached)))
+            let keeper = local_keeper(resets.clone())?;
+            let link = resets.map(Link::Memcached);
+            Ok(Stored { store: Arc::new(store), keeper, fleet: Fleet::alone(file), link })
         }
     }
 }
