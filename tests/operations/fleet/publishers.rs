@@ -67,7 +67,7 @@ fn fifty_publishers_are_read_only_when_someone_asks() {
     let one = replica(&redis, &[]);
     for number in 0..49 {
         let announcement = format!(
-            r#"{{"id":"r{number}","version":"1","rules_hash":null,"requests_per_second":3,"started":1,"summaries":true}}"#
+            r#"{{"id":"r{number}","version":"1","rules_hash":null,"requests_per_second":3,"started":1,"summary":"published"}}"#
         );
         redis.ask(&["SET", &format!("{{tollgate}}:replica:r{number}"), &announcement]);
         redis.ask(&["SET", &format!("{{tollgate}}:summary:r{number}"), &summary(number)]);

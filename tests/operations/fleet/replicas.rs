@@ -152,7 +152,7 @@ fn a_replica_without_a_summary_is_named_and_its_numbers_are_not_guessed() {
     let _off = replica(&redis, &[("REPLICA_SUMMARIES", "false")]);
     // Its summary has expired.
     let late =
-        r#"{"version":"0.0.9","rules_hash":"00","requests_per_second":7,"started":1,"summaries":true}"#;
+        r#"{"version":"0.0.9","rules_hash":"00","requests_per_second":7,"started":1,"summary":"published"}"#;
     redis.ask(&["SET", "{tollgate}:replica:late-1", late]);
     redis.ask(&["SADD", "{tollgate}:replicas", "late-1"]);
     let status = eventually("three are listed", || {
@@ -304,7 +304,7 @@ fn the_hits_of_rules_are_those_of_all_replicas_and_of_one_if_it_is_named() {
     let key = format!("{{tollgate}}:summary:{}", id(other));
     let mut summary: Value = serde_json::from_str(&redis.ask(&["GET", &key]).word().unwrap()).unwrap();
     (summary["rules"], summary["other_rules"]) = (serde_json::json!([]), 3.into());
-    redis.ask(&["SET", "{tollgate}:replica:cut-1", r#"{"version":"0.1.0","summaries":true}"#]);
+    redis.ask(&["SET", "{tollgate}:replica:cut-1", r#"{"version":"0.1.0","summary":"published"}"#]);
     redis.ask(&["SET", "{tollgate}:summary:cut-1", &summary.to_string()]);
     redis.ask(&["SADD", "{tollgate}:replicas", "cut-1"]);
     eventually("its hits are unknown", || {
@@ -389,8 +389,7 @@ fn replicas_with_other_zone_data_are_told_apart_once_something_depends_on_it() {
     assert!(other.server.metrics().contains_key(&metric), "{metric}");
     // One of a build with an older release.
     let (hash, _) = hashes_with_data[0].split_once('+').unwrap();
-    let older =
-        serde_json::json!({"version": "0.1.0", "rules_hash": format!("{hash}+2020a"), "summaries": false});
+    let older = serde_json::json!({"version": "0.1.0", "rules_hash": format!("{hash}+2020a"), "summary": "turned off"});
     redis.ask(&["SET", "{tollgate}:replica:older-1", &older.to_string()]);
     redis.ask(&["SADD", "{tollgate}:replicas", "older-1"]);
     eventually("they differ", || {

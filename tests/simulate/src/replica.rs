@@ -14,10 +14,7 @@ use counters::{
     StoreFuture, SweepFuture,
 };
 use faults::OnStoreFailure;
-use fleet::{
-    Announcement,
-    members::{INTERVAL_SECONDS, Publisher, Sharers},
-};
+use fleet::members::{INTERVAL_SECONDS, Publisher, Sharers};
 use leases::LeasedStore;
 use limit::Share;
 use limiter::{Chance, Handles, Limiter, OverLimitCache, Policy, ResponseOptions};
@@ -181,7 +178,7 @@ impl Replica {
 
     /// Publishes the replica, and counts those that share the store, as the service does every two seconds.
     pub fn publish(&self, pool: Arc<CommandPool>, summary: Option<String>) {
-        let own = Announcement { id: self.process.to_string(), ..Announcement::default() };
+        let own = api::Replica { id: self.process.to_string(), ..api::Replica::default() };
         let (edges, limiter) = (self.edges.clone(), self.limiter.clone());
         self.edges.start(async move {
             let (mut sharers, mut publisher) = (Sharers::default(), Publisher::default());

@@ -10,7 +10,7 @@ use super::{
     history::latency,
     not_enforced::{self, Enforced},
     reply::{Call, Problem, Reply},
-    view::{MAX_PUBLISHED, Parts, THIS, View, silence},
+    view::{MAX_PUBLISHED, Parts, THIS, View},
 };
 use api::{
     KeysInMemory, Memory, MemoryBound, OrUnknown, OverridesStatus, RejectedRules, Replica, Replicas,
@@ -18,7 +18,7 @@ use api::{
 };
 use clock::{Clock, Rfc3339, SystemClock};
 use faults::OnStoreFailure;
-use fleet::{Announcement, Member, Merged, Summary, own_id};
+use fleet::{Merged, Summary, TURNED_OFF, own_id};
 use metrics::{PoolUsage, StoreUsage};
 use rules_source::ReloadState;
 use text::cut_owned;
@@ -187,24 +187,10 @@ pub(super) async fn replicas(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> 
 
 /// This replica and the others; an error if these are unknown.
 async fn members(api: &Api) -> Result<Vec<Replica>, String> {
-    let own = Member { announcement: api.announcement(), age_seconds: 0, summary: None };
+    let own = Replica { summary: "published".to_owned(), ..api.announcement() };
     let members = if api.managed.fleet.is_shared() { api.members().await? } else { Arc::default() };
-    let others = members.iter().filter(|member| member.announcement.id != own_id());
-    let replica = |member: &Member| {
-        let announced = member.announcement.clone();
-        let summary = if announced.id == own_id() { "published" } else { silence(member) };
-        Replica {
-            id: announced.id,
-            version: announced.version,
-            rules_hash: announced.rules_hash,
-            requests_per_second: announced.requests_per_second,
-            started: announced.started,
-            age_seconds: member.age_seconds,
-            summary: summary.to_owned(),
-            rejected: announced.rejected,
-        }
-    };
-    let mut all: Vec<_> = std::iter::once(&own).chain(others).map(replica).collect();
+    let others = members.iter().map(|member| &member.replica).filter(|replica| replica.id != own.id);
+    let mut all: Vec<_> = others.chain([&own]).cloned().collect();
     all.sort_by(|one, other| one.id.cmp(&other.id));
     Ok(all)
 }
@@ -222,17 +208,19 @@ impl Api {
     }
 
     /// How this replica announces itself.
-    pub fn announcement(&self) -> Announcement {
+    pub fn announcement(&self) -> Replica {
         let (managed, rates) = (&self.managed, self.history.rates());
         let state = managed.source.state();
         let overrides = managed.keeper.index().usage();
-        Announcement {
+        let summary = if managed.fleet.publishes() { "published" } else { TURNED_OFF };
+        Replica {
             id: own_id().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             rules_hash: state.last_success.map(|_| overrides.with_zone_data(state.hash)),
             requests_per_second: whole(rates.ok + rates.over_limit + rates.error),
             started: managed.started.seconds(),
-            summaries: managed.fleet.publishes(),
+            age_seconds: 0,
+            summary: summary.to_owned(),
             rejected: rejection(&state),
         }
     }

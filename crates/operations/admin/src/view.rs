@@ -174,7 +174,7 @@ pub(super) fn deciding(
 
 /// The view of all replicas: the others as they were published, and this one as it is.
 fn all(members: &[Member], own: &Summary) -> View {
-    let others: Vec<&Member> = members.iter().filter(|member| member.announcement.id != own_id()).collect();
+    let others: Vec<&Member> = members.iter().filter(|member| member.replica.id != own_id()).collect();
     let published = others.iter().filter_map(|member| member.summary.as_ref());
     let summaries: Vec<&Summary> = published.chain([own]).collect();
     let answered = Answered { known: others.len() + 1, answered: summaries.len() };
@@ -183,15 +183,15 @@ fn all(members: &[Member], own: &Summary) -> View {
 
 /// The view of the replica with this name, or with the only name that begins so.
 fn other(members: &[Member], name: &str) -> Result<View, Problem> {
-    let mut found = members.iter().filter(|member| member.announcement.id.starts_with(name));
+    let mut found = members.iter().filter(|member| member.replica.id.starts_with(name));
     let (Some(member), None) = (found.next(), found.next()) else {
-        let ids = members.iter().map(|member| member.announcement.id.as_str());
+        let ids = members.iter().map(|member| member.replica.id.as_str());
         let known: Vec<&str> = [THIS, own_id()].into_iter().chain(ids.filter(|id| *id != own_id())).collect();
         return Err(no_replica(name, &format!("expected one of {}", known.join(", "))));
     };
-    let id = member.announcement.id.clone();
+    let id = member.replica.id.clone();
     let summary = member.summary.clone().ok_or_else(|| {
-        let message = format!("replica {id} publishes no summary: {}", silence(member));
+        let message = format!("replica {id} publishes no summary: {}", member.replica.summary);
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let merged = Summary { status: summary.status.clone(), ..merge(&[&summary]) };
@@ -200,13 +200,4 @@ fn other(members: &[Member], name: &str) -> Result<View, Problem> {
 
 fn no_replica(name: &str, expected: &str) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, format!("replica={:?}: {expected}", text::cut(name)))
-}
-
-/// Why a replica has no summary.
-pub(super) fn silence(member: &Member) -> &'static str {
-    match (&member.summary, member.announcement.summaries) {
-        (Some(_), _) => "published",
-        (None, false) => "turned off",
-        (None, true) => "unreadable",
-    }
 }

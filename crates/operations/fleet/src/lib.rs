@@ -20,7 +20,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 pub use self::{
     changes::{Changes, change},
     latency::Buckets,
-    members::{Announcement, Member, own_id},
+    members::{Member, TURNED_OFF, own_id},
     merge::Merged,
     steps::Steps,
     summary::{KeyRefusals, RuleHits, Summary},

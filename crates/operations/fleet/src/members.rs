@@ -10,10 +10,10 @@ use std::{
 };
 
 use deadpool_redis::redis::{cmd, pipe};
-use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 
 use crate::{Summary, soon};
+use api::Replica;
 use clock::Time;
 use redis_store::CommandPool;
 
@@ -32,30 +32,13 @@ const KEPT_MICROS: u64 = 2_000_000;
 const MAX_REPLICAS: usize = 1_000;
 const BATCH: usize = 50;
 
-/// A replica. Announcements of other versions may lack fields, or have others.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Announcement {
-    /// Its host name, and a random number.
-    pub id: String,
-    pub version: String,
-    /// With the release of its zone data, if an override depends on it. Rules that do have it in their hash.
-    pub rules_hash: Option<String>,
-    pub requests_per_second: u64,
-    /// The second of its start.
-    pub started: u64,
-    /// It publishes summaries.
-    pub summaries: bool,
-    /// Why it rejected the newest rules, with file and line; `None` if it serves them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rejected: Option<String>,
-}
+/// What a replica that publishes no summaries announces of them.
+pub const TURNED_OFF: &str = "turned off";
 
+/// A replica as it announced itself, and what it has counted. Those of other versions may lack fields, or have others.
 #[derive(Clone, Debug)]
 pub struct Member {
-    pub announcement: Announcement,
-    /// Seconds since its last publication.
-    pub age_seconds: u64,
+    pub replica: Replica,
     pub summary: Option<Summary>,
 }
 
@@ -114,7 +97,7 @@ impl Publisher {
     pub async fn publish(
         &mut self,
         pool: &CommandPool,
-        own: &Announcement,
+        own: &Replica,
         summary: Option<&str>,
     ) -> Result<Vec<String>, String> {
         let before = std::mem::take(&mut self.in_a_row);
@@ -138,23 +121,20 @@ impl Publisher {
 }
 
 /// Publishes this replica, and returns the names of two.
-async fn announce(
-    pool: &CommandPool,
-    own: &Announcement,
-    summary: Option<&str>,
-) -> Result<Vec<String>, String> {
+async fn announce(pool: &CommandPool, own: &Replica, summary: Option<&str>) -> Result<Vec<String>, String> {
     let members = pool.key("replicas");
     let json = serde_json::to_string(own).map_err(|error| error.to_string())?;
     let mut commands = pipe();
-    let announced = Some((announcement_key(pool, &own.id), &*json));
-    for (key, value) in
-        announced.into_iter().chain(summary.map(|summary| (summary_key(pool, &own.id), summary)))
-    {
+    let mut set = |key: String, value: &str| {
         commands.cmd("SET").arg(key).arg(value).arg("EX").arg(EXPIRY_SECONDS).ignore();
+    };
+    set(announcement_key(pool, &own.id), &json);
+    if let Some(summary) = summary {
+        set(summary_key(pool, &own.id), summary);
     }
     commands.cmd("SADD").arg(&members).arg(&own.id).ignore().cmd("SRANDMEMBER").arg(&members).arg(2);
-    let (some,): (Vec<String>,) = pool.pipeline(&members, &commands).await?;
-    Ok(some)
+    let (two_names,): (Vec<String>,) = pool.pipeline(&members, &commands).await?;
+    Ok(two_names)
 }
 
 /// Removes this replica, which stops.
@@ -227,53 +207,42 @@ async fn listed(pool: &CommandPool) -> Result<Vec<String>, String> {
 async fn read(pool: &CommandPool, ids: &[String]) -> Result<Vec<Member>, String> {
     let members = pool.key("replicas");
     let mut found = Vec::new();
-    for some in ids.chunks(BATCH) {
-        let keys =
-            |of: fn(&CommandPool, &str) -> String| some.iter().map(|id| of(pool, id)).collect::<Vec<_>>();
-        let mut commands = pipe();
-        commands.cmd("MGET").arg(keys(announcement_key)).cmd("MGET").arg(keys(summary_key));
-        for key in keys(announcement_key) {
-            commands.cmd("TTL").arg(key);
+    for batch in ids.chunks(BATCH) {
+        let announcement_keys: Vec<_> = batch.iter().map(|id| announcement_key(pool, id)).collect();
+        let summary_keys: Vec<_> = batch.iter().map(|id| summary_key(pool, id)).collect();
+        let mut texts = pipe();
+        texts.cmd("MGET").arg(&announcement_keys).cmd("MGET").arg(&summary_keys);
+        let (announcements, summaries): (Vec<Option<String>>, Vec<Option<String>>) =
+            pool.pipeline(&members, &texts).await?;
+        let mut expiries = pipe();
+        for key in &announcement_keys {
+            expiries.cmd("TTL").arg(key);
         }
-        let replies: Vec<Reply> = pool.pipeline(&members, &commands).await?;
-        let [Reply::Texts(announcements), Reply::Texts(summaries), left @ ..] = replies.as_slice() else {
-            return Err("redis: unexpected reply to MGET".to_owned());
-        };
-        for (((id, announcement), summary), left) in some.iter().zip(announcements).zip(summaries).zip(left) {
-            let Some(announcement) = announcement.as_deref().and_then(|text| Announcement::read(id, text))
-            else {
-                continue;
-            };
-            let left = if let Reply::Number(left) = left { u64::try_from(*left).unwrap_or(0) } else { 0 };
-            found.push(Member {
-                announcement,
-                age_seconds: EXPIRY_SECONDS.saturating_sub(left),
-                summary: summary.as_deref().and_then(Summary::read),
-            });
+        // Negative if the key has expired meanwhile.
+        let seconds_left: Vec<i64> = pool.pipeline(&members, &expiries).await?;
+        for (((id, announcement), summary), left) in
+            batch.iter().zip(announcements).zip(summaries).zip(seconds_left)
+        {
+            let left = u64::try_from(left).unwrap_or(0);
+            let age_seconds = EXPIRY_SECONDS.saturating_sub(left);
+            let summary = summary.as_deref().and_then(Summary::read);
+            found.extend(announcement.and_then(|text| Member::read(id, &text, age_seconds, summary)));
         }
     }
     Ok(found)
 }
 
-enum Reply {
-    Texts(Vec<Option<String>>),
-    Number(i64),
-}
-
-impl deadpool_redis::redis::FromRedisValue for Reply {
-    fn from_redis_value(
-        value: deadpool_redis::redis::Value,
-    ) -> Result<Self, deadpool_redis::redis::ParsingError> {
-        match value {
-            deadpool_redis::redis::Value::Int(number) => Ok(Self::Number(number)),
-            value => Vec::<Option<String>>::from_redis_value(value).map(Self::Texts),
-        }
-    }
-}
-
-impl Announcement {
-    fn read(id: &str, text: &str) -> Option<Self> {
-        Some(Self { id: id.to_owned(), ..serde_json::from_str(text).ok()? })
+impl Member {
+    fn read(id: &str, announcement: &str, age_seconds: u64, summary: Option<Summary>) -> Option<Self> {
+        let announced: Replica = serde_json::from_str(announcement).ok()?;
+        let is_published = match &summary {
+            Some(_) => "published",
+            None if announced.summary == TURNED_OFF => TURNED_OFF,
+            None => "unreadable",
+        };
+        let replica =
+            Replica { id: id.to_owned(), age_seconds, summary: is_published.to_owned(), ..announced };
+        Some(Self { replica, summary })
     }
 }
 
@@ -299,10 +268,12 @@ mod tests {
 
     #[test]
     fn an_announcement_reads_back_and_other_versions_are_tolerated() {
-        let one = Announcement { id: "a".to_owned(), summaries: true, started: 7, ..Announcement::default() };
-        assert_eq!(Announcement::read("a", &serde_json::to_string(&one).unwrap()), Some(one));
-        let other = Announcement::read("b", r#"{"version": "2", "more": []}"#).unwrap();
-        assert_eq!((other.id.as_str(), other.version.as_str(), other.summaries), ("b", "2", false));
-        assert_eq!(Announcement::read("b", "x"), None);
+        let one =
+            Replica { id: "a".to_owned(), summary: TURNED_OFF.to_owned(), started: 7, ..Replica::default() };
+        let read = |id, text: &str| Member::read(id, text, 0, None).map(|member| member.replica);
+        assert_eq!(read("a", &serde_json::to_string(&one).unwrap()), Some(one));
+        let other = read("b", r#"{"version": "2", "more": []}"#).unwrap();
+        assert_eq!((&*other.id, &*other.version, &*other.summary), ("b", "2", "unreadable"));
+        assert_eq!(read("b", "x"), None);
     }
 }
