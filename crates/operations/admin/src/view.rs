@@ -116,20 +116,8 @@ impl Api {
         let served = managed.source.current();
         let overridden = |key: &TopKey| overridden(managed, served.as_deref()?, key, now);
         let values = managed.recent.values();
-        let is_wanted = |key: &TopKey| {
-            let own = |wanted: &[(String, String)]| {
-                key.entries().eq(wanted.iter().map(|(key, value)| (key.as_str(), value.as_str())))
-            };
-            parts.key.is_none_or(own)
-        };
-        let collect = Collect {
-            recent: &managed.recent,
-            now,
-            values,
-            most,
-            is_wanted: &is_wanted,
-            overridden: &overridden,
-        };
+        let recent = &managed.recent;
+        let collect = Collect { recent, now, values, most, key: parts.key, overridden: &overridden };
         if parts.keys {
             let rules = served.iter().flat_map(|served| served.attached.all_recent());
             let rules = rules.filter(|info| parts.domain.is_none_or(|only| only == &*info.domain));

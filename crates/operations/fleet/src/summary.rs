@@ -1,9 +1,9 @@
 //! What one replica knows of its last minutes, and its form in Redis, of at most [`MAX_BYTES`].
 //!
-//! [`Summary::packed`] keeps the busiest keys that fit. What it leaves out only raises the error of the merged counts,
+//! [`Summary::packed`] keeps what matters most and fits. What it leaves out only raises the error of the merged counts,
 //! by [`Missing`]. Values were converted by `KEY_VALUES` before.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::{cmp::Reverse, collections::BTreeMap, mem};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -15,18 +15,14 @@ use faults::OnStoreFailure;
 use recent::{KeyValues, Recent, RefusedKey, RuleInfo, TopKey, TopKeys, shown};
 use text::cut;
 
+/// The maximum size of a published summary. A replica writes and another reads this much every two seconds.
 pub const MAX_BYTES: usize = 16 << 10;
 
-/// The parts of it: keys by hits over the limit, by allowed hits, refusals by key, descriptors without a rule, rules, and
-/// what keeps limits from being enforced. The rest has a fixed size of about 3 kB.
-const REFUSED_BYTES: usize = 3_000;
-const ALLOWED_BYTES: usize = 2_000;
-const REFUSALS_BYTES: usize = 4_000;
-/// What is left of them, but at least these, is for refusals that shadow mode prevented.
-const SHADOWED_BYTES: usize = 1_400;
-const UNMATCHED_BYTES: usize = 1_000;
-const RULES_BYTES: usize = 2_200;
-const NOT_ENFORCED_BYTES: usize = 1_000;
+/// Room for the digits of what is left out.
+const DIGITS: usize = 256;
+
+/// No more rules fit, of 60 bytes at least: of 100,000 the others are not tried.
+const MAX_RULES: usize = MAX_BYTES / 60;
 
 /// The most rules with their own bound on missing keys.
 const MAX_MISSING: usize = 16;
@@ -103,8 +99,8 @@ pub struct Collect<'a> {
     pub values: KeyValues,
     /// Maximum number of keys by refused hits, by shadowed hits, and by allowed hits.
     pub most: usize,
-    /// False for a key that is left out.
-    pub is_wanted: &'a dyn Fn(&TopKey) -> bool,
+    /// Only the key with these entries.
+    pub key: Option<&'a [(String, String)]>,
     /// The override that decides a descriptor of a domain.
     pub overridden: &'a dyn Fn(&TopKey) -> Option<Override>,
 }
@@ -114,12 +110,15 @@ type Order = fn(&TopKey) -> (u64, u64);
 
 impl Collect<'_> {
     pub fn keys<'r>(&self, summary: &mut Summary, rules: impl Iterator<Item = &'r std::sync::Arc<RuleInfo>>) {
+        let has = |key: &TopKey, wanted: &[(String, String)]| {
+            key.entries().eq(wanted.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+        };
         let mut all = Vec::new();
         for TopKeys { keys, missing } in self.recent.top(rules, self.now) {
             if let (Some(first), true) = (keys.first(), missing != [0, 0]) {
                 summary.missing.by_rule.insert(first.rule.full_key.to_string(), missing);
             }
-            all.extend(keys.into_iter().filter(self.is_wanted));
+            all.extend(keys.into_iter().filter(|key| self.key.is_none_or(|wanted| has(key, wanted))));
         }
         // Thousands of keys are counted, and few are shown.
         let orders: [Order; 3] =
@@ -204,138 +203,138 @@ impl Collect<'_> {
 const REPEATED: [&str; 6] = ["code", "descriptor", "domain", "file", "line", "rule"];
 
 impl Summary {
-    /// The form for Redis: the busiest keys, of at most [`MAX_BYTES`].
+    /// The form for Redis, of at most [`MAX_BYTES`]. Of each list the first items are kept, and [`Room`] says how many.
     pub fn packed(mut self) -> String {
-        cut_all(self.keys.iter_mut().chain(&mut self.unmatched));
-        let keys = std::mem::take(&mut self.keys);
-        let (over, allowed): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| hits_over(key) > 0);
-        let (mut kept, left) = fitting(over, REFUSED_BYTES, hits_over);
-        let (more, left_too) =
-            fitting(left.into_iter().chain(allowed).collect(), ALLOWED_BYTES, |key| key.allowed);
-        kept.extend(more);
-        self.keys = kept;
-        self.missing.leave_out(&left_too);
-        self.pack_rules();
-        let (unmatched, left) =
-            fitting(std::mem::take(&mut self.unmatched), UNMATCHED_BYTES, |key| key.allowed);
-        self.unmatched = unmatched;
-        let most = left.iter().map(|key| key.allowed).max().unwrap_or_default();
-        self.unmatched_missing = self.unmatched_missing.max(most);
-        self.pack_refusals();
-        self.pack_not_enforced();
-        let packed = serde_json::to_string(&self).unwrap_or_default();
-        if packed.len() <= MAX_BYTES {
-            return packed;
+        self.shorten();
+        let is_over = |key: &KeyHits| hits_over(key) > 0;
+        let (mut over, mut allowed): (Vec<_>, Vec<_>) =
+            mem::take(&mut self.keys).into_iter().partition(is_over);
+        over.sort_by_key(|key| Reverse(hits_over(key)));
+        allowed.sort_by_key(|key| Reverse(key.allowed));
+        self.unmatched.sort_by_key(|key| Reverse(key.allowed));
+        // First what nobody chose.
+        self.not_enforced.sort_by_key(|one| Reverse((!one.chosen, one.n)));
+
+        let mut room = Room { bytes: self.bytes_left(), lists: 9 };
+        if room.bytes == 0 {
+            // Long names of rules, or errors: the numbers matter most.
+            self.status = Json::Null;
+            self.missing.keep_rules(0);
+            room.bytes = self.bytes_left();
         }
-        // Long names of rules and files, or errors: the numbers matter most.
-        let rest = Self {
-            keys: Vec::new(),
-            refusals: Vec::new(),
-            shadowed: Vec::new(),
-            unmatched: Vec::new(),
-            rules: Vec::new(),
-            other_rules: self.other_rules.saturating_add(self.rules.len() as u64),
-            status: Json::Null,
-            ..self
-        };
-        serde_json::to_string(&rest).unwrap_or_default()
+        room.fill(&mut self.not_enforced);
+        let rules = room.fill(&mut self.rules);
+        let unmatched = room.fill(&mut self.unmatched);
+        let shadowed = room.fill_refusals(&mut self.shadowed);
+        let refused = room.fill_refusals(&mut self.refusals);
+        let mut keys = room.fill(&mut allowed);
+        keys.extend(room.fill(&mut over));
+
+        self.other_rules = self.other_rules.saturating_add(rules.len() as u64);
+        self.unmatched_missing =
+            unmatched.iter().map(|key| key.allowed).fold(self.unmatched_missing, u64::max);
+        self.other_shadowed = self.other_shadowed.saturating_add(shadowed);
+        self.other_refusals = self.other_refusals.saturating_add(refused);
+        self.missing.raise(&keys);
+        self.keys = over;
+        self.keys.extend(allowed);
+        serde_json::to_string(&self).unwrap_or_default()
     }
 
-    /// The rules with the highest rates, with one digit of each rate.
-    fn pack_rules(&mut self) {
+    /// Cuts texts, leaves out what the reader can tell from the rest, and keeps the rules with the highest rates.
+    fn shorten(&mut self) {
+        for key in self.keys.iter_mut().chain(&mut self.unmatched) {
+            key.descriptor_cut |= cut_entries(&mut key.descriptor);
+        }
+        for refusal in self.refusals.iter_mut().chain(&mut self.shadowed) {
+            refusal.example.retain(|name, _| !REPEATED.contains(&name.as_str()));
+            refusal.descriptor_cut |= cut_entries(&mut refusal.descriptor);
+        }
+        for reason in &mut self.not_enforced {
+            for text in [&mut reason.by, &mut reason.reason].into_iter().flatten() {
+                text.truncate(cut(text).len());
+            }
+        }
         let rate = |rule: &RuleHits| rule.per_second.iter().sum::<f64>();
         self.rules.sort_unstable_by(|one, other| {
             rate(other).total_cmp(&rate(one)).then_with(|| other.hits.cmp(&one.hits))
         });
-        let all = self.rules.len();
-        self.rules.truncate(RULES_BYTES);
+        let slow = self.rules.split_off(self.rules.len().min(MAX_RULES));
+        self.other_rules = self.other_rules.saturating_add(slow.len() as u64);
+        // One digit of each rate.
         for rate in self.rules.iter_mut().flat_map(|rule| &mut rule.per_second) {
             *rate = (*rate * 10.0).round() / 10.0;
         }
-        // They are in order.
-        let (kept, _) = fitting(std::mem::take(&mut self.rules), RULES_BYTES, |_| ());
-        self.rules = kept;
-        self.other_rules = self.other_rules.saturating_add(all.saturating_sub(self.rules.len()) as u64);
+        self.missing.keep_rules(MAX_MISSING);
     }
 
-    /// First what nobody chose.
-    fn pack_not_enforced(&mut self) {
-        for one in &mut self.not_enforced {
-            for text in [&mut one.by, &mut one.reason].into_iter().flatten() {
-                text.truncate(cut(text).len());
-            }
-        }
-        let all = std::mem::take(&mut self.not_enforced);
-        (self.not_enforced, _) = fitting(all, NOT_ENFORCED_BYTES, |one| (!one.chosen, one.n));
-    }
-
-    /// Refusals do not make room for those that shadow mode prevented, nor take all of it.
-    fn pack_refusals(&mut self) {
-        let room = REFUSALS_BYTES - if self.shadowed.is_empty() { 0 } else { SHADOWED_BYTES };
-        pack_half_by_count(&mut self.refusals, &mut self.other_refusals, room);
-        let taken: usize = self.refusals.iter().map(json_bytes).sum();
-        let room = REFUSALS_BYTES.saturating_sub(taken);
-        pack_half_by_count(&mut self.shadowed, &mut self.other_shadowed, room);
+    /// The bytes that everything but the lists leaves.
+    fn bytes_left(&self) -> usize {
+        let lists = [
+            json_bytes(&self.not_enforced),
+            json_bytes(&self.rules),
+            json_bytes(&self.unmatched),
+            json_bytes(&self.shadowed),
+            json_bytes(&self.refusals),
+        ];
+        let others = json_bytes(self).saturating_sub(lists.into_iter().sum());
+        MAX_BYTES.saturating_sub(others).saturating_sub(DIGITS)
     }
 
     /// Reads [`packed`](Self::packed), also of other versions, whose fields may differ.
     pub fn read(packed: &str) -> Option<Self> {
         // serde reads a struct from a list, too.
         let mut summary: Self = serde_json::from_str(packed).ok().filter(|_| packed.starts_with('{'))?;
-        let refusals = summary.refusals.iter_mut().map(|one| (one, "over_limit"));
-        for (refusal, code) in refusals.chain(summary.shadowed.iter_mut().map(|one| (one, "ok"))) {
-            let (rule, file, line) = (refusal.rule.clone(), refusal.file.clone(), refusal.line);
-            let values = [
-                ("code", code.into()),
-                ("descriptor", serde_json::to_value(&refusal.descriptor).unwrap_or_default()),
-                ("domain", refusal.domain.clone().into()),
-                ("file", file.into()),
-                ("line", line.into()),
-                ("rule", rule.into()),
-            ];
-            refusal.example.extend(values.map(|(name, value)| (name.to_owned(), value)));
+        let refusals = summary.refusals.iter_mut().map(|refusal| (refusal, "over_limit"));
+        let shadowed = summary.shadowed.iter_mut().map(|refusal| (refusal, "ok"));
+        for (refusal, code) in refusals.chain(shadowed) {
+            let Ok(Json::Object(own)) = serde_json::to_value(&*refusal) else { continue };
+            let repeated = own.into_iter().filter(|(name, _)| REPEATED.contains(&name.as_str()));
+            refusal.example.extend(repeated);
+            refusal.example.insert("code".to_owned(), code.into());
         }
         Some(summary)
     }
 }
 
-/// The largest items whose JSON has at most this many bytes, and the others.
-fn fitting<T: Serialize, K: Ord>(
-    mut items: Vec<T>,
+/// The room for this many lists. Each may take an equal part of what is left, so that the last ones have what the others do
+/// not need.
+struct Room {
     bytes: usize,
-    size: impl Fn(&T) -> K,
-) -> (Vec<T>, Vec<T>) {
-    items.sort_by_cached_key(|item| Reverse(size(item)));
-    let mut room = bytes;
-    items.into_iter().partition(|item| {
-        let fits = room.checked_sub(json_bytes(item));
-        // A long item does not keep shorter ones out.
-        room = fits.unwrap_or(room);
-        fits.is_some()
-    })
+    lists: usize,
 }
 
+impl Room {
+    /// Keeps the items of a list that fit, the first ones first, and returns the others.
+    fn fill<T: Serialize>(&mut self, list: &mut Vec<T>) -> Vec<T> {
+        let mut part = self.bytes / self.lists.max(1);
+        self.bytes -= part;
+        self.lists = self.lists.saturating_sub(1);
+        let (kept, left_out) = mem::take(list).into_iter().partition(|item| {
+            let rest = part.checked_sub(json_bytes(item));
+            // A long item does not keep shorter ones out.
+            part = rest.unwrap_or(part);
+            rest.is_some()
+        });
+        self.bytes += part;
+        *list = kept;
+        left_out
+    }
+
+    /// Keeps those with the highest counts, and then the last ones, as if they were two lists. Returns the count of the others.
+    fn fill_refusals(&mut self, list: &mut Vec<KeyRefusals>) -> u64 {
+        list.sort_by_key(|refusal| Reverse(refusal.count));
+        let mut last = self.fill(list);
+        last.sort_by(|one, other| other.last.cmp(&one.last));
+        let left_out = self.fill(&mut last);
+        list.extend(last);
+        left_out.iter().map(|refusal| refusal.count).fold(0, u64::saturating_add)
+    }
+}
+
+/// The bytes of an item with its comma.
 fn json_bytes(item: &impl Serialize) -> usize {
     serde_json::to_string(item).map_or(usize::MAX, |json| json.len().saturating_add(1))
-}
-
-/// Half of the refusals that are kept are those with the highest counts, the others the last ones.
-fn pack_half_by_count(refusals: &mut Vec<KeyRefusals>, others: &mut u64, bytes: usize) {
-    for refusal in &mut *refusals {
-        refusal.example.retain(|name, _| !REPEATED.contains(&name.as_str()));
-        refusal.descriptor_cut |= cut_entries(&mut refusal.descriptor);
-    }
-    let (mut kept, left) = fitting(std::mem::take(refusals), bytes / 2, |refusal| refusal.count);
-    let (last, left) = fitting(left, bytes / 2, |refusal| refusal.last.clone());
-    kept.extend(last);
-    *refusals = kept;
-    *others = left.iter().map(|refusal| refusal.count).fold(*others, u64::saturating_add);
-}
-
-fn cut_all<'a>(keys: impl Iterator<Item = &'a mut KeyHits>) {
-    for key in keys {
-        key.descriptor_cut |= cut_entries(&mut key.descriptor);
-    }
 }
 
 /// Cuts long keys and values. True if something was cut.
@@ -355,14 +354,17 @@ impl Missing {
         most(of_rule, self.other)
     }
 
-    /// Raises the bounds by keys that are left out, and keeps few rules.
-    fn leave_out(&mut self, keys: &[KeyHits]) {
-        self.other = keys
-            .iter()
-            .fold(self.other, |other, key| most(other, [key.allowed, key.refused.max(key.shadowed)]));
-        let mut by_rule: Vec<_> = std::mem::take(&mut self.by_rule).into_iter().collect();
+    /// Raises the bounds by keys that are left out.
+    fn raise(&mut self, keys: &[KeyHits]) {
+        let hits = |key: &KeyHits| [key.allowed, key.refused.max(key.shadowed)];
+        self.other = keys.iter().map(hits).fold(self.other, most);
+    }
+
+    /// Keeps the rules with the highest bounds, and counts the others as other rules.
+    fn keep_rules(&mut self, rules: usize) {
+        let mut by_rule: Vec<_> = mem::take(&mut self.by_rule).into_iter().collect();
         by_rule.sort_by_key(|(_, missing)| Reverse(*missing));
-        let rest = by_rule.split_off(by_rule.len().min(MAX_MISSING));
+        let rest = by_rule.split_off(by_rule.len().min(rules));
         self.other = rest.iter().fold(self.other, |other, (_, missing)| most(other, *missing));
         self.by_rule = by_rule.into_iter().collect();
     }
