@@ -28,7 +28,10 @@ const MIN_OUTAGE_SECONDS: u64 = 1;
 
 /// The newest `n` changes, the newest first.
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let most = call.query.number("n");
+    list(api, call.query.number("n")).await
+}
+
+pub(super) async fn list(api: &Api, most: usize) -> Result<Reply, Problem> {
     let is_out = api.managed.outages.current().is_some();
     let (changes, warning) = if is_out && api.managed.fleet.is_shared() {
         let own = api.managed.fleet.changes.read(None, most).await.unwrap_or_default();

@@ -19,17 +19,19 @@ use fleet::Summary;
 use overrides::{ChangeError, EVERY_DOMAIN, Index, Kept, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
-pub(super) async fn list(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
+pub(super) async fn get(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
+    list(api)
+}
+
+pub(super) fn list(api: &Api) -> Result<Reply, Problem> {
     let index = api.managed.keeper.index();
     let all = in_force(index, index.time(SystemClock.now()));
-    let of = |(one, this_replica): &(Arc<Override>, bool)| api::Override {
+    let shown = |(switch, this_replica): &(Arc<Override>, bool)| api::Override {
         this_replica: *this_replica,
-        ..as_api(one.to_json())
+        ..as_api(switch.to_json())
     };
-    Reply::json(
-        api,
-        &Switches { domains: all.iter().map(of).collect(), kept_in: api.managed.keeper.storage().to_owned() },
-    )
+    let domains = all.iter().map(shown).collect();
+    Reply::json(api, &Switches { domains, kept_in: api.managed.keeper.storage().to_owned() })
 }
 
 /// The switches in force by their domains, and whether each is of this replica alone.

@@ -1,6 +1,6 @@
 //! `GET /api/v1/events`: the content of the page once a second, as server-sent events.
 //!
-//! The first event of a stream is made at once, each later one for all followers, from the replies of other calls. A slow
+//! The first event of a stream is made at once, each later one for all followers, by the functions of other calls. A slow
 //! follower misses events. A stream ends after `HTTP_TIMEOUT`, and its client asks again: whether a client still reads, or
 //! the kernel has room for what it does not read, cannot be seen, and 32 that do not would keep all others out.
 
@@ -14,9 +14,12 @@ use tokio::{
 };
 
 use super::{
-    Api,
+    Api, changes, domains,
     history::Point,
+    overrides::Page,
+    recent::{self, Order},
     reply::{Body, Call, Problem, Reply},
+    rules, status,
     view::{Parts, View},
 };
 use api::OrUnknown;
@@ -74,7 +77,7 @@ pub(super) async fn follow(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
     let is_single = known.is_none_or(|replicas| replicas.known == 1);
     let points = if is_single { api.history.points() } else { Point::of(&merged.steps) };
     let history = serde_json::to_vec(&points).unwrap_or_default();
-    let first = event("tick", &api.event().await);
+    let first = event("tick", &tick(api).await);
     let (sender, events) = mpsc::channel(QUEUE);
     let mut last = api.events.last.subscribe();
     last.mark_unchanged();
@@ -103,6 +106,37 @@ pub(super) async fn follow(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
         let _ = timeout_at(end, events_sent).await;
     });
     Ok(Reply { body: Body::Events(events), change: None })
+}
+
+/// An object of the replies to other calls. One that fails is left out.
+pub(super) async fn tick(api: &Api) -> Vec<u8> {
+    let parts = Parts { keys: true, refusals: true, rules: true, ..Parts::default() };
+    let Ok(view) = api.view_of(None, parts).await else { return b"{}".to_vec() };
+    let first_rules = rules::Wanted { most: 100, by_hits: true, ..rules::Wanted::default() };
+    let replies = [
+        ("refusals", recent::refused_keys(api, &view, false, 50)),
+        ("rules", rules::list(api, &view, &first_rules)),
+        ("status", status::of_view(api, &view).await),
+        ("top", recent::top_keys(api, &view, Order::Refused, 20)),
+        ("top_allowed", recent::top_keys(api, &view, Order::Allowed, 20)),
+        ("unmatched", recent::unmatched(api, &view, 20)),
+        ("overrides", Page { most: 100, ..Page::default() }.reply(api)),
+        ("domains", domains::list(api)),
+        ("replicas", status::replicas(api).await),
+        ("changes", changes::list(api, 20).await),
+    ];
+    let mut text = vec![b'{'];
+    for (name, reply) in replies {
+        if let Ok(Reply { body: Body::Json(body), .. }) = reply {
+            if text.len() > 1 {
+                text.push(b',');
+            }
+            text.extend_from_slice(format!("\"{name}\":").as_bytes());
+            body.pieces().for_each(|piece| text.extend_from_slice(piece));
+        }
+    }
+    text.push(b'}');
+    text
 }
 
 /// An event; JSON has no line breaks.

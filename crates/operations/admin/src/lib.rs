@@ -38,8 +38,8 @@ use tracing::info;
 use self::{
     events::Events,
     history::History,
-    reply::{Body, Call, Problem, Query, Reply},
-    routes::{EVENT_PARTS, Found},
+    reply::{Call, Problem, Query, Reply},
+    routes::Found,
     rules::RuleRates,
 };
 pub use self::{
@@ -125,8 +125,6 @@ struct Who {
 }
 
 impl Who {
-    const SELF: Self = Self { token: None, peer: Peer::Unix(None), said: None };
-
     /// The name of the token, or the address or user of the peer, which is the same for all its calls.
     fn name(&self) -> String {
         match (&self.token, self.peer) {
@@ -135,9 +133,7 @@ impl Who {
             (None, peer @ Peer::Unix(_)) => peer.to_string(),
         }
     }
-}
 
-impl Who {
     /// The author in the log of changes: the name of the token, else the user of the command, else the peer.
     fn author(&self) -> String {
         self.token.clone().or_else(|| self.said.clone()).unwrap_or_else(|| self.name())
@@ -180,26 +176,8 @@ impl Api {
         self.watch.tick(self, now);
         self.watch_enforcement(now).await;
         if self.events.has_followers() {
-            self.events.send(&self.event().await);
+            self.events.send(&events::tick(self).await);
         }
-    }
-
-    /// The replies to the calls of [`EVENT_PARTS`]. One that fails is left out.
-    async fn event(&self) -> Vec<u8> {
-        let mut text = vec![b'{'];
-        for (name, uri) in EVENT_PARTS {
-            let Ok(request) = Request::builder().uri(*uri).body(Bytes::new()) else { continue };
-            let Found::Route(route) = routes::find(&Method::GET, request.uri().path()) else { continue };
-            if let Ok(Reply { body: Body::Json(body), .. }) = self.reply(route, &Who::SELF, &request).await {
-                if text.len() > 1 {
-                    text.push(b',');
-                }
-                text.extend_from_slice(format!("\"{name}\":").as_bytes());
-                body.pieces().for_each(|piece| text.extend_from_slice(piece));
-            }
-        }
-        text.push(b'}');
-        text
     }
 
     pub fn close(&self) {

@@ -1,6 +1,6 @@
 //! `/api/v1/overrides`: lists, sets and removes overrides; and `/api/v1/imports`: imports many at once.
 
-use std::sync::Arc;
+use std::{io::Write as _, sync::Arc};
 
 use http::StatusCode;
 use serde_json::{Map, Value as Json};
@@ -28,54 +28,78 @@ const MAX_PAGE_BYTES: usize = 4 << 20;
 
 const MAX_ERRORS: usize = 10;
 
-/// `GET /api/v1/overrides`: a page of the overrides, which may end before `n` of them. Their order is arbitrary, and stable while there are no changes.
+/// `GET /api/v1/overrides`.
 pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = &call.query;
-    let (count, offset) = (query.number("n"), query.number("offset"));
-    let text = |name| query.text(name).filter(|text| !text.is_empty()).map(str::to_owned);
-    let (domain, action) = (text("domain"), text("action"));
-    let parsed = |name| {
-        let entries = text(name).map(|text| entries_of_text(&text)).transpose();
+    let text = |name| query.text(name).filter(|text| !text.is_empty());
+    let entries_of = |name| {
+        let entries = text(name).map(entries_of_text).transpose();
         entries.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
     };
-    let (entries, requested) = (parsed("descriptor")?, parsed("request")?);
-    let index = api.managed.keeper.index();
-    let switches = index.switches().len();
-    let total = index.len().saturating_sub(switches);
-    let matches = |one: &Override| {
-        !one.target.scope().is_switch()
-            && domain.as_deref().is_none_or(|domain| one.target.is_of_domain(domain))
+    let (domain, action) = (text("domain"), text("action"));
+    let entries = entries_of("descriptor")?;
+    let requested = entries_of("request")?;
+    let is_wanted = |one: &Override| {
+        domain.is_none_or(|domain| one.target.is_of_domain(domain))
             && entries.as_deref().is_none_or(|entries| one.target.entries() == entries)
             && requested.as_deref().is_none_or(|requested| one.target.may_match(requested))
-            && action.as_deref().is_none_or(|action| one.action.name() == action)
+            && action.is_none_or(|action| one.action.name() == action)
     };
-    let now = index.time(SystemClock.now());
-    // A caller that names a descriptor knows its values.
-    let names_values = ["descriptor", "request"].iter().any(|name| text(name).is_some());
-    // Without a condition every override matches, so that a page of a million is found without reading all.
-    let is_filtered = switches > 0
-        || ["domain", "descriptor", "request", "action"].iter().any(|name| query.text(name).is_some());
-    let mut page = Paper::new(&api.managed.replies);
-    let mut written = page.push(br#"{"overrides":["#);
-    let mut found = 0_usize;
-    let mut matching = 0_usize;
-    index.for_each(|one| {
-        if matches(one) && !one.is_over(now) {
-            if matching >= offset && found < count && page.len() < MAX_PAGE_BYTES {
-                let comma = if found > 0 { "," } else { "" };
-                let json = if names_values { one.to_json() } else { json_of(api, one) };
-                written = page.push(format!("{comma}{json}").as_bytes());
-                found += 1;
+    let names_values = entries.is_some() || requested.is_some();
+    let wants_all = !names_values && domain.is_none() && action.is_none();
+    let page = Page {
+        most: query.number("n"),
+        offset: query.number("offset"),
+        is_wanted: if wants_all { None } else { Some(&is_wanted) },
+        names_values,
+    };
+    page.reply(api)
+}
+
+/// A page of overrides, which may end before `most` of them. Their order is arbitrary, and stable while there are no
+/// changes.
+#[derive(Default)]
+pub(super) struct Page<'a> {
+    pub(super) most: usize,
+    pub(super) offset: usize,
+    /// Without a condition a page of a million is found without reading all.
+    pub(super) is_wanted: Option<&'a dyn Fn(&Override) -> bool>,
+    /// A caller that names a descriptor knows its values, which are not hidden then.
+    pub(super) names_values: bool,
+}
+
+impl Page<'_> {
+    pub(super) fn reply(&self, api: &Api) -> Result<Reply, Problem> {
+        let index = api.managed.keeper.index();
+        let switches = index.switches().len();
+        let total = index.len().saturating_sub(switches);
+        let now = index.time(SystemClock.now());
+        let is_filtered = switches > 0 || self.is_wanted.is_some();
+        let mut page = Paper::new(&api.managed.replies);
+        let mut written = page.write_all(br#"{"overrides":["#);
+        let mut found = 0_usize;
+        let mut matching = 0_usize;
+        index.for_each(|one| {
+            let has_room = |found: usize, page: &Paper| found < self.most && page.len() < MAX_PAGE_BYTES;
+            let is_switch = one.target.scope().is_switch();
+            if !is_switch && self.is_wanted.is_none_or(|is_wanted| is_wanted(one)) && !one.is_over(now) {
+                if matching >= self.offset && has_room(found, &page) {
+                    let comma = if found > 0 { "," } else { "" };
+                    let json = if self.names_values { one.to_json() } else { json_of(api, one) };
+                    written = write!(page, "{comma}{json}");
+                    found += 1;
+                }
+                matching += 1;
             }
-            matching += 1;
-        }
-        written.is_ok() && (is_filtered || found < count && page.len() < MAX_PAGE_BYTES)
-    });
-    let matching = if is_filtered { matching } else { total };
-    let place = api.managed.keeper.storage();
-    written?;
-    page.push(format!(r#"],"matching":{matching},"total":{total},"kept_in":"{place}"}}"#).as_bytes())?;
-    Ok(page.into())
+            written.is_ok() && (is_filtered || has_room(found, &page))
+        });
+        let matching = if is_filtered { matching } else { total };
+        let place = api.managed.keeper.storage();
+        written
+            .and_then(|()| write!(page, r#"],"matching":{matching},"total":{total},"kept_in":"{place}"}}"#))
+            .map_err(|_| Problem::no_room())?;
+        Ok(page.into())
+    }
 }
 
 /// `POST /api/v1/overrides`: sets an override, and replaces the one for the same target.

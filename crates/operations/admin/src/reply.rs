@@ -161,45 +161,24 @@ impl Paper {
         self.pieces.iter().map(Vec::len).sum()
     }
 
-    /// Appends bytes, if there is room for them.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<(), Problem> {
-        while !bytes.is_empty() {
-            if self.pieces.last().is_none_or(|last| last.len() == PIECE) {
-                if !self.pieces.is_empty() && !self.reserved.resize(self.pieces.len() * PIECE) {
-                    let message = "no room for the reply: clients do not read their large replies, or it is larger than all \
-                                   of them may be; ask for less, or again when they have read";
-                    return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, message));
-                }
-                self.pieces.push(Vec::new());
-            }
-            let Some(last) = self.pieces.last_mut() else { break };
-            let (here, rest) = bytes.split_at(bytes.len().min(PIECE - last.len()));
-            last.extend_from_slice(here);
-            bytes = rest;
-        }
-        Ok(())
-    }
-
     pub(super) fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().map(Vec::as_slice)
     }
 }
 
-/// Keeps why it has no room, which an [`io::Error`] cannot carry.
-struct Filling<'p> {
-    paper: &'p mut Paper,
-    problem: Option<Problem>,
-}
-
-impl io::Write for Filling<'_> {
+/// An error is that there is no room.
+impl io::Write for Paper {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self.paper.push(bytes) {
-            Ok(()) => Ok(bytes.len()),
-            Err(problem) => {
-                self.problem = Some(problem);
-                Err(io::ErrorKind::OutOfMemory.into())
+        if self.pieces.last().is_none_or(|last| last.len() == PIECE) {
+            if !self.pieces.is_empty() && !self.reserved.resize(self.pieces.len() * PIECE) {
+                return Err(io::ErrorKind::OutOfMemory.into());
             }
+            self.pieces.push(Vec::new());
         }
+        let Some(last) = self.pieces.last_mut() else { return Ok(0) };
+        let (here, _) = bytes.split_at(bytes.len().min(PIECE - last.len()));
+        last.extend_from_slice(here);
+        Ok(here.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -210,11 +189,10 @@ impl io::Write for Filling<'_> {
 impl Reply {
     pub(super) fn json(api: &Api, value: &impl Serialize) -> Result<Self, Problem> {
         let mut paper = Paper::new(&api.managed.replies);
-        let mut filling = Filling { paper: &mut paper, problem: None };
-        match (serde_json::to_writer(&mut filling, value), filling.problem) {
-            (Ok(()), _) => Ok(paper.into()),
-            (Err(_), Some(problem)) => Err(problem),
-            (Err(error), None) => {
+        match serde_json::to_writer(&mut paper, value) {
+            Ok(()) => Ok(paper.into()),
+            Err(error) if error.is_io() => Err(Problem::no_room()),
+            Err(error) => {
                 let message = format!("the reply is not JSON: {error}");
                 Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message))
             }
@@ -256,6 +234,12 @@ impl Problem {
         format!("line {number}: {}", self.message.for_caller())
     }
 
+    pub(super) fn no_room() -> Self {
+        let message = "no room for the reply: clients do not read their large replies, or it is larger than all of them \
+                       may be; ask for less, or again when they have read";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
@@ -289,12 +273,14 @@ impl Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
     fn a_reply_reserves_what_it_takes_and_a_small_one_always_has_room() {
         let memory = Budget::new(3 * PIECE);
-        let push = |paper: &mut Paper, bytes: usize| paper.push(&vec![b'x'; bytes]);
+        let push = |paper: &mut Paper, bytes: usize| paper.write_all(&vec![b'x'; bytes]);
         let mut large = Paper::new(&memory);
         push(&mut large, PIECE).unwrap();
         assert_eq!(memory.used(), 0);
@@ -302,7 +288,7 @@ mod tests {
         assert_eq!((memory.used(), large.len()), (2 * PIECE, 2 * PIECE + 1));
         let mut other = Paper::new(&memory);
         push(&mut other, 2 * PIECE).unwrap();
-        assert_eq!(push(&mut other, 1).unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(push(&mut other, 1).is_err());
         push(&mut Paper::new(&memory), PIECE).unwrap();
         assert_eq!(large.pieces().map(<[u8]>::len).sum::<usize>(), large.len());
         drop(large);

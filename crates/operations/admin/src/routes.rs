@@ -149,7 +149,7 @@ routes! {
             REPLICA,
         ],
         replies api::Why, fails [404, 409, 503];
-    listReplicas: GET "/api/v1/replicas", READS, status::replicas,
+    listReplicas: GET "/api/v1/replicas", READS, status::get_replicas,
         "The replicas that share the Redis, with the hash of their rules.",
         replies api::Replicas;
     getCounters: GET "/api/v1/counters", READS, counters::get,
@@ -189,7 +189,7 @@ routes! {
     removeOverride: DELETE "/api/v1/overrides/{id}", CHANGES "override_remove", overrides::remove,
         "Removes an override.",
         takes [REASON], replies api::OverrideRemoved, fails [404, 503];
-    listSwitches: GET "/api/v1/domains", READS, domains::list,
+    listSwitches: GET "/api/v1/domains", READS, domains::get,
         "The switches of domains that are in force on this replica, by domain.",
         replies api::Switches;
     switchDomain: POST "/api/v1/domains", CHANGES "domain_set", domains::set,
@@ -286,20 +286,6 @@ impl Takes {
         }
     }
 }
-
-/// The parts of an event of `/api/v1/events`: each has a name, and is the reply to a call.
-pub(super) const EVENT_PARTS: &[(&str, &str)] = &[
-    ("refusals", "/api/v1/refusals?n=50"),
-    ("rules", "/api/v1/rules?n=100&by=hits"),
-    ("status", "/api/v1/status"),
-    ("top", "/api/v1/top?n=20&by=refused"),
-    ("top_allowed", "/api/v1/top?n=20&by=allowed"),
-    ("unmatched", "/api/v1/top?n=20&unmatched=true"),
-    ("overrides", "/api/v1/overrides?n=100"),
-    ("domains", "/api/v1/domains"),
-    ("replicas", "/api/v1/replicas"),
-    ("changes", "/api/v1/changes?n=20"),
-];
 
 impl Route {
     /// The value of `{id}` if the path matches, empty for a route without one.

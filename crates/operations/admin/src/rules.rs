@@ -40,22 +40,38 @@ struct Sample {
     hits: Vec<[u64; 4]>,
 }
 
-/// The first `n` rules of a domain, by their names or by their rates; or the rule with a name.
+/// The rules that a call lists.
+#[derive(Default)]
+pub(super) struct Wanted<'a> {
+    pub(super) most: usize,
+    /// By their rates, not by their names.
+    pub(super) by_hits: bool,
+    pub(super) domain: Option<&'a str>,
+    /// The full key of the only one.
+    pub(super) rule: Option<&'a str>,
+}
+
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = &call.query;
-    let by_hits = query.word("by") == "hits";
-    let parts = Parts { rules: true, ..Parts::default() };
-    let View { merged, whose } = api.view(query, parts).await?;
+    let wanted = Wanted {
+        most: query.number("n"),
+        by_hits: query.word("by") == "hits",
+        domain: query.text("domain"),
+        rule: query.text("rule"),
+    };
+    list(api, &api.view(query, Parts { rules: true, ..Parts::default() }).await?, &wanted)
+}
+
+pub(super) fn list(api: &Api, View { merged, whose }: &View, wanted: &Wanted<'_>) -> Result<Reply, Problem> {
     let served = api.managed.source.current();
-    let all = merged.rules.iter().map(|hits| (&*hits.rule, hits)).collect();
     let counted = Counted {
-        all,
+        all: merged.rules.iter().map(|hits| (&*hits.rule, hits)).collect(),
         others: merged.other_rules > 0,
         has_rates: api.rule_rates.has_rates(served.as_ref()),
         now: SystemClock.now(),
     };
-    let mut found = served.as_ref().map(|served| rules(served, query.text("domain"))).unwrap_or_default();
-    if let Some(name) = query.text("rule") {
+    let mut found = served.as_ref().map(|served| rules(served, wanted.domain)).unwrap_or_default();
+    if let Some(name) = wanted.rule {
         found.retain(|(rule, _)| &*rule.full_key == name);
     }
     let rate = |(rule, _): &(&Rule, bool)| {
@@ -63,11 +79,11 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         allowed + refused + shadowed
     };
     found.sort_unstable_by(|one, other| {
-        let by_rate = if by_hits { rate(other).total_cmp(&rate(one)) } else { Ordering::Equal };
+        let by_rate = if wanted.by_hits { rate(other).total_cmp(&rate(one)) } else { Ordering::Equal };
         by_rate.then_with(|| one.0.full_key.cmp(&other.0.full_key))
     });
     let total = found.len();
-    found.truncate(query.number("n"));
+    found.truncate(wanted.most);
     let served = served.iter().cycle();
     let rules = served
         .zip(found)
@@ -89,11 +105,11 @@ pub(super) async fn files(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
 
 /// [`api::Rules`], whose rows are made one at a time.
 #[derive(Serialize)]
-struct Listed<R> {
+struct Listed<'v, R> {
     rules: R,
     total: usize,
     #[serde(flatten)]
-    whose: Whose,
+    whose: &'v Whose,
 }
 
 struct Rows<I>(Cell<Option<I>>);

@@ -27,17 +27,20 @@ use text::cut_owned;
 const MAX_ERRORS: usize = 10;
 
 pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let View { merged, whose } = api.view(&call.query, Parts::default()).await?;
-    if let Json::Object(mut status) = merged.status {
-        // Another replica's own status, as it was published.
-        status.insert("scope".to_owned(), whose.scope.into());
+    of_view(api, &api.view(&call.query, Parts::default()).await?).await
+}
+
+pub(super) async fn of_view(api: &Api, View { merged, whose }: &View) -> Result<Reply, Problem> {
+    if let Json::Object(published) = &merged.status {
+        let mut status = published.clone();
+        status.insert("scope".to_owned(), whose.scope.clone().into());
         return Reply::json(api, &status);
     }
     let replicas = match whose.replicas {
         Some(OrUnknown::Known(_)) => OrUnknown::Known(members(api).await.unwrap_or_default()),
         _ => OrUnknown::UNKNOWN,
     };
-    Reply::json(api, &status(api, &merged, &whose.scope, Some(replicas)))
+    Reply::json(api, &status(api, merged, &whose.scope, Some(replicas)))
 }
 
 /// The status of this replica, with the rates and latencies of a view.
@@ -171,8 +174,12 @@ fn callers(api: &Api, rates: [f64; OnStoreFailure::ALL.len()]) -> Vec<String> {
     rates.filter_map(line).collect()
 }
 
-/// The replicas that share the Redis, and the rules of each.
-pub(super) async fn replicas(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
+/// `GET /api/v1/replicas`: the replicas that share the Redis, and the rules of each.
+pub(super) async fn get_replicas(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
+    replicas(api).await
+}
+
+pub(super) async fn replicas(api: &Api) -> Result<Reply, Problem> {
     let own = own_id().to_owned();
     let Ok(members) = members(api).await else {
         return Reply::json(api, &Replicas { own, ..Replicas::default() });
