@@ -113,9 +113,9 @@ fn start(
 ) -> Result<Running, StartError> {
     let (drain, draining) = watch::channel(false);
     let (stop, stopping) = watch::channel(false);
-    let workers = Workers::start(&settings.server.grpc(), &parts::grpc(app))
-        .map(Arc::new)
-        .map_err(StartError::system)?;
+    let server = &settings.server;
+    let workers = Workers::start(&server.grpc, server.shutdown_timeout, &parts::grpc(app));
+    let workers = workers.map(Arc::new).map_err(StartError::system)?;
     ports.announce(settings);
     let Ports { grpc, http, debug, metrics, admin } = ports;
     let accepting = tokio::task::spawn_local(grpc::accept(grpc, workers.clone(), draining));
@@ -171,7 +171,7 @@ fn announce(settings: &Settings) {
         commit = crate::COMMIT,
         store = backend.name(),
         address = backend.address(),
-        workers = settings.server.workers,
+        workers = settings.server.grpc.workers,
         "starting tollgate"
     );
     if settings.is_backend_default {

@@ -132,7 +132,7 @@ fn endpoints(app: &Arc<App>, settings: &Settings) -> Endpoints {
         tracer: app.tracer.clone(),
         has_json: settings.http.json,
         key_values: settings.decisions.key_values,
-        max_request_bytes: settings.server.max_request_bytes,
+        max_request_bytes: settings.server.grpc.max_request_bytes,
     }
 }
 

@@ -92,7 +92,7 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Shared>), 
     let Stored { store, keeper, fleet, link } = stored;
 
     // Statistics. The number of shards is set before the first part that has them.
-    shard::set_count(ShardCount::for_workers(settings.server.workers));
+    shard::set_count(ShardCount::for_workers(settings.server.grpc.workers));
     let options = StatsOptions {
         max_series: settings.metrics.max_series,
         commit: crate::COMMIT,
@@ -180,7 +180,7 @@ struct Stored {
 /// Overrides are in Redis if they are shared, else in a file or in this process.
 fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     let jitter = settings.store.expiration_jitter_max.as_secs();
-    let workers = settings.server.workers;
+    let workers = settings.server.grpc.workers;
     let is_shared = settings.overrides.replica_sync;
     let index = Arc::new(Index::default().showing(settings.decisions.key_values));
     let edges = Edges::system();
@@ -192,13 +192,13 @@ fn store(settings: &Settings) -> Result<Stored, Vec<String>> {
     };
     match &settings.backend {
         Backend::Memory => {
-            let store = MemoryStore::new(settings.store.max_keys).holding(settings::most_holds(settings));
+            let store = MemoryStore::new(settings.store.max_keys).holding(settings.store.holds);
             let keeper = local_keeper(None)?;
             Ok(Stored { store: Arc::new(store), keeper, fleet: Fleet::alone(file), link: None })
         }
         Backend::Redis(redis) => {
             let store = RedisStore::new(redis, &settings.store.key_prefix, jitter, workers, &edges)?;
-            let store = store.holding(settings::most_holds(settings));
+            let store = store.holding(settings.store.holds);
             store.watch();
             // Each thread that follows Redis has its own connections.
             let pool = || store.command_pool();

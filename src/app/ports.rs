@@ -199,20 +199,21 @@ pub(super) fn fit_descriptors(settings: &mut Settings) -> Result<(), StartError>
     // None means unlimited.
     let Some(granted) = getrlimit(Resource::Nofile).current else { return Ok(()) };
     let granted = usize::try_from(granted).unwrap_or(usize::MAX);
-    let (grpc, http) = (settings.server.max_connections, settings.http.max_connections);
-    let others = OTHERS + settings.server.workers * OF_WORKER;
+    let (grpc, http) = (settings.server.grpc.max_connections, settings.http.max_connections);
+    let others = OTHERS + settings.server.grpc.workers * OF_WORKER;
     let Some((most_grpc, most_http)) = connections(granted, others, grpc, http) else {
         let least = (1..=1 << 20).find(|granted| connections(*granted, others, grpc, http).is_some());
         return Err(StartError(vec![format!(
             "the limit of open files (RLIMIT_NOFILE) is {granted}, but {} workers and connections need at least {}: \
              raise it, as by `ulimit -n 65536`",
-            settings.server.workers,
+            settings.server.grpc.workers,
             least.unwrap_or(usize::MAX)
         )]));
     };
     settings.http.max_connections = most_http;
-    settings.server.max_connections = most_grpc;
-    settings.server.max_connections_per_address = settings.server.max_connections_per_address.min(most_grpc);
+    settings.server.grpc.max_connections = most_grpc;
+    settings.server.grpc.max_connections_per_address =
+        settings.server.grpc.max_connections_per_address.min(most_grpc);
     if (most_grpc, most_http) != (grpc, http) {
         warn!(
             granted,

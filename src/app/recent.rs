@@ -21,7 +21,7 @@ use settings::{Decisions, Settings};
 
 pub(super) fn recent(settings: &Settings) -> Arc<Recent> {
     let &Decisions { key_values, logged, .. } = &settings.decisions;
-    let shards = ShardCount::for_workers(settings.server.workers);
+    let shards = ShardCount::for_workers(settings.server.grpc.workers);
     Arc::new(Recent::new(shards, key_values, logged))
 }
 
@@ -33,7 +33,7 @@ pub(super) fn is_wanted(settings: &Settings) -> bool {
 
 pub(super) fn request_log(settings: &Settings) -> Option<Arc<RequestLog>> {
     let &Decisions { key_values, recorded, max_request_lines, .. } = &settings.decisions;
-    let shards = ShardCount::for_workers(settings.server.workers);
+    let shards = ShardCount::for_workers(settings.server.grpc.workers);
     recorded.map(|recorded| Arc::new(RequestLog::new(recorded, key_values, max_request_lines, shards)))
 }
 
@@ -41,7 +41,7 @@ pub(super) fn request_log(settings: &Settings) -> Option<Arc<RequestLog>> {
 pub(super) fn recent_requests(settings: &Settings) -> Option<Arc<RecentRequests>> {
     let &Decisions { key_values, recent_request_bytes, .. } = &settings.decisions;
     let is_wanted = settings.admin.is_some() && recent_request_bytes > 0 && key_values != KeyValues::Hidden;
-    let shards = ShardCount::for_workers(settings.server.workers);
+    let shards = ShardCount::for_workers(settings.server.grpc.workers);
     is_wanted.then(|| Arc::new(RecentRequests::new(recent_request_bytes, key_values, shards)))
 }
 

@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use tracing::warn;
 
 use super::{StartError, gauges::documentation, parts::App};
-use exporters::statsd::{self, Dialect, Flushing, Sink};
+use exporters::statsd::{self, Flushing};
 use faults::files;
 use metrics::{
     Exposition,
@@ -42,23 +42,8 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
 }
 
 pub(super) fn start(settings: &Settings, app: &Arc<App>) -> io::Result<Flushing> {
-    let (sinks, tags) = (&settings.sinks, &settings.metrics.tags);
-    let statsd = sinks.statsd.as_ref().map(|statsd| Sink {
-        target: statsd.address.clone(),
-        dialect: Dialect::statsd(tags),
-        is_configured: statsd.is_configured,
-    });
-    let dog = sinks.dog.as_ref().map(|dog| Sink {
-        target: dog.address.clone(),
-        dialect: Dialect::dog(&dog.tags, tags, dog.mogrifiers.clone()),
-        is_configured: true,
-    });
     let shown = app.clone();
     let gauges: statsd::SharedGauges = Arc::new(move |samples| shown.sample(samples));
-    statsd::start(
-        &app.stats,
-        &gauges,
-        settings.metrics.flush_interval,
-        statsd.into_iter().chain(dog).collect(),
-    )
+    let sinks = settings.sinks.statsd.iter().chain(&settings.sinks.dog).cloned().collect();
+    statsd::start(&app.stats, &gauges, settings.metrics.flush_interval, sinks)
 }

@@ -90,7 +90,8 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
     let serving = thread::spawn(move || {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
-            let workers = Workers::start(&settings().server.grpc(), &parts).unwrap();
+            let workers =
+                Workers::start(&settings().server.grpc, settings().server.shutdown_timeout, &parts).unwrap();
             let workers = Arc::new(workers);
             grpc::accept(Listener::tcp(listener).unwrap(), workers.clone(), draining).await;
             workers.join();

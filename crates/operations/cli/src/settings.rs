@@ -8,7 +8,7 @@ use super::{
     serve::Environment,
     terminal::{self, BOLD, DIM, PLACE, Verdict, paint},
 };
-use settings::{self, Bound, Settings, Source, markdown, vars};
+use settings::{self, Settings, Source, markdown};
 
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct SettingsArgs {
@@ -41,7 +41,7 @@ pub(super) fn run(args: &SettingsArgs, environment: &Environment) -> Verdict {
 
 /// A line `NAME=value` for each variable. Variables that are set are marked with their default.
 fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
-    let rows = settings::effective(&|name| environment.variables.get(name).cloned());
+    let rows = settings::effective(&|name| environment.variables.get(name).cloned(), settings);
     let mut text = String::new();
     let mut group = "";
     for row in rows {
@@ -52,14 +52,9 @@ fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
             // Writing to a String cannot fail, here and below.
             let _ = writeln!(text, "{gap}{}", paint(PLACE, &format!("# {group}")));
         }
-        let derived = settings.and_then(|settings| derived(var.name, settings));
-        let (value, source) = match (row.source, derived) {
-            (Source::Default, Some(value)) => (value, Source::Derived),
-            (source, _) => (row.value, source),
-        };
-        let line = format!("{}={}", var.name, quoted(&value));
+        let line = format!("{}={}", var.name, quoted(&row.value));
         let default = if var.default.is_empty() { "unset" } else { var.default };
-        let _ = match source {
+        let _ = match row.source {
             Source::Default => writeln!(text, "{line}"),
             Source::Derived => writeln!(text, "{line}{}", paint(DIM, "  # derived")),
             Source::Environment => {
@@ -69,26 +64,6 @@ fn effective(environment: &Environment, settings: Option<&Settings>) -> String {
         };
     }
     text
-}
-
-/// The value of a variable whose default depends on the machine or on other variables, if it differs.
-fn derived(name: &str, settings: &Settings) -> Option<String> {
-    match name {
-        "GRPC_WORKERS" => Some(settings.server.workers.to_string()),
-        "GRPC_MAX_CONNECTIONS_PER_ADDRESS" => Some(settings.server.max_connections_per_address.to_string()),
-        "JSON_ENABLED" => (!settings.http.json).then(|| "false".to_owned()),
-        "RUNTIME_ROOT" => {
-            let root = settings.rules.root.display().to_string();
-            (root != vars::RUNTIME_ROOT.default).then_some(root)
-        }
-        "MEMORY_LIMIT" => Some(settings.memory.limit.to_string()),
-        "GRPC_MAX_REQUEST_BYTES" => Some(settings.server.max_request_bytes.to_string()),
-        _ => {
-            let is_its = |bound: &Bound| bound.share().var.is_some_and(|var| var.name == name);
-            let amount = Bound::ALL.into_iter().find(is_its).map(|bound| settings.memory.amount(bound));
-            amount.filter(|amount| *amount > 0).map(|amount| amount.to_string())
-        }
-    }
 }
 
 /// The value, quoted for a shell.

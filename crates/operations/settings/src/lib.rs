@@ -27,6 +27,7 @@ mod variable;
 pub mod xds;
 
 use std::{
+    mem,
     net::IpAddr,
     path::{Path, PathBuf},
 };
@@ -34,26 +35,24 @@ use std::{
 pub use self::{
     listing::{Row, Source, effective, markdown, misspelt},
     memory::{Available, Bound, Memory},
-    policy::{compile_options, most_holds, policy},
+    policy::{compile_options, policy},
     reader::{Problem, Warning},
     values::KeyFormat,
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Quotas, Rules, Server, Store},
 };
 pub use exporters::logs::LogFormat;
-use net::HostPort;
-use net::ServerAddress;
+use net::{HostPort, ServerAddress};
 use recent::KeyValues;
 use server::tls::settings::GrpcTls;
 
-use server::grpc;
-
 use self::{
     reader::Reader,
+    sinks::Sinks,
     values::BackendType,
     vars::{AdminVars, Var},
 };
 use ::memcached::settings::Memcached;
-use exporters::{statsd::settings::Sinks, tracing::settings::Spans};
+use exporters::tracing::settings::Spans;
 use redis_store::settings::{Redis, RedisServers};
 use rules_source::xds::settings::Xds;
 
@@ -81,6 +80,8 @@ pub struct Settings {
     pub sinks: Sinks,
     pub spans: Option<Spans>,
     pub log: Log,
+    /// Defaults that depend on the machine or on other variables, for listings.
+    derived: Vec<(&'static str, String)>,
 }
 
 impl Settings {
@@ -92,23 +93,6 @@ impl Settings {
 }
 
 impl Server {
-    pub fn grpc(&self) -> grpc::settings::Settings {
-        grpc::settings::Settings {
-            implementation: self.implementation,
-            workers: self.workers,
-            max_connections: self.max_connections,
-            max_connections_per_address: self.max_connections_per_address,
-            max_connection_age: self.max_connection_age,
-            max_connection_age_grace: self.max_connection_age_grace,
-            keepalive_interval: self.keepalive_interval,
-            keepalive_timeout: self.keepalive_timeout,
-            max_concurrent_streams: self.max_concurrent_streams,
-            max_request_bytes: self.max_request_bytes,
-            receive_timeout: self.receive_timeout,
-            shutdown_timeout: self.shutdown_timeout,
-        }
-    }
-
     pub fn listen(&self) -> ServerAddress {
         match &self.socket {
             Some(path) => ServerAddress::Unix(path.clone()),
@@ -196,6 +180,7 @@ impl Settings {
         let control_plane = xds::read(&mut reader, rules.source, memory.text_of_rules());
         if control_plane.is_none() {
             rules.root = rules_root(&mut reader, &rules);
+            reader.derive(&vars::RUNTIME_ROOT, rules.root.display().to_string());
         }
         let (backend, is_backend_default) = backend(&mut reader);
         let mut metrics = Metrics::read(&mut reader);
@@ -219,6 +204,7 @@ impl Settings {
             metrics,
             spans: spans::read(&mut reader),
             log: log(&mut reader),
+            derived: mem::take(&mut reader.derived),
         };
         reject_shared_ports(&mut reader, &settings);
         if reader.problems.is_empty() { Ok((settings, reader.warnings)) } else { Err(reader.problems) }
@@ -227,14 +213,17 @@ impl Settings {
 
 fn server(reader: &mut Reader<'_>, cores: usize) -> Server {
     let mut server = Server::read(reader);
-    if server.workers == 0 {
-        server.workers = cores.max(1);
+    let grpc = &mut server.grpc;
+    if grpc.workers == 0 {
+        grpc.workers = cores.max(1);
+        reader.derive(&vars::GRPC_WORKERS, grpc.workers.to_string());
     }
-    if server.max_connections_per_address == 0 {
-        server.max_connections_per_address = server.max_connections - server.max_connections / 4;
+    if grpc.max_connections_per_address == 0 {
+        grpc.max_connections_per_address = grpc.max_connections - grpc.max_connections / 4;
+        reader.derive(&vars::GRPC_MAX_CONNECTIONS_PER_ADDRESS, grpc.max_connections_per_address.to_string());
     }
     // Requests larger than a stream's first window share half of it, so that the largest one fits beside others.
-    let least = server.max_request_bytes.saturating_mul(4);
+    let least = grpc.max_request_bytes.saturating_mul(4);
     if server.max_inflight_bytes < least {
         let var = &vars::GRPC_MAX_INFLIGHT_BYTES;
         if reader.is_set(var) && !reader.is_rejected(var) {
@@ -255,6 +244,7 @@ fn json(reader: &mut Reader<'_>, is_on: bool, tls: Option<&GrpcTls>) -> bool {
         let message = "is false, because GRPC_CLIENT_TLS_CACERT requires client certificates and /json accepts \
             requests without one; set it to true to serve /json anyway";
         reader.warn(&vars::JSON_ENABLED, message);
+        reader.derive(&vars::JSON_ENABLED, false.to_string());
         return false;
     }
     if is_on {
@@ -370,19 +360,15 @@ fn decisions(reader: &mut Reader<'_>) -> Decisions {
 fn answers(reader: &mut Reader<'_>) -> Answers {
     let answers = Answers::read(reader);
     // Names that are not used may be invalid, as in the Go service.
-    let of_response = [
-        (&vars::LIMIT_LIMIT_HEADER, &answers.limit_header),
-        (&vars::LIMIT_REMAINING_HEADER, &answers.remaining_header),
-        (&vars::LIMIT_RESET_HEADER, &answers.reset_header),
-    ];
+    let of_response = [&vars::LIMIT_LIMIT_HEADER, &vars::LIMIT_REMAINING_HEADER, &vars::LIMIT_RESET_HEADER];
     let of_request = [
-        (&vars::LIMIT_REQUEST_LIMIT_HEADER, &answers.request_limit_header),
-        (&vars::LIMIT_REQUEST_REMAINING_HEADER, &answers.request_remaining_header),
-        (&vars::LIMIT_REQUEST_RESET_HEADER, &answers.request_reset_header),
+        &vars::LIMIT_REQUEST_LIMIT_HEADER,
+        &vars::LIMIT_REQUEST_REMAINING_HEADER,
+        &vars::LIMIT_REQUEST_RESET_HEADER,
     ];
     for (is_used, names) in [(answers.headers, of_response), (answers.request_headers, of_request)] {
-        for (setting, name) in names.into_iter().filter(|_| is_used) {
-            if let Err(invalid) = parse::header_name(name) {
+        for setting in names.into_iter().filter(|_| is_used) {
+            if let Err(invalid) = parse::header_name(&reader.read(setting)) {
                 reader.reject(setting, invalid);
             }
         }

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use super::{
+    Settings,
     reader::{Reader, Warning},
     vars::{self, Var},
 };
@@ -39,19 +40,27 @@ pub enum Source {
     Environment,
     /// The default: the variable is not set, or empty.
     Default,
-    /// Other variables: this one is not set.
+    /// Other variables, or the machine: this one is not set.
     Derived,
 }
 
-/// Every variable with its value in this environment, in the order of the documentation.
-pub fn effective(env: &dyn Fn(&str) -> Option<String>) -> Vec<Row> {
+/// Every variable with its value in this environment, in the order of the documentation. The settings have the derived
+/// defaults, if they are valid.
+pub fn effective(env: &dyn Fn(&str) -> Option<String>, settings: Option<&Settings>) -> Vec<Row> {
     let reader = Reader::new(env, &|_| false, vars::ALL);
     let has_redis = !reader.set_with_prefix("REDIS_").is_empty();
+    let derived = |var: &Var| {
+        let (_, value) = settings?.derived.iter().find(|(name, _)| *name == var.name)?;
+        (*value != var.default).then(|| value.clone())
+    };
     let row = |&var: &&'static Var| {
         let (value, source) = match reader.raw(var).filter(|value| !value.is_empty()) {
             Some(value) => (var.shown(value).unwrap_or_else(|| "***".to_owned()), Source::Environment),
             None if var.name == vars::BACKEND_TYPE.name && has_redis => ("redis".to_owned(), Source::Derived),
-            None => (var.default.to_owned(), Source::Default),
+            None => match derived(var) {
+                Some(value) => (value, Source::Derived),
+                None => (var.default.to_owned(), Source::Default),
+            },
         };
         Row { var, value, source }
     };
@@ -114,12 +123,12 @@ mod tests {
 
     fn row(set: &[(&str, &str)], name: &str) -> Row {
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        effective(&env).into_iter().find(|row| row.var.name == name).unwrap()
+        effective(&env, None).into_iter().find(|row| row.var.name == name).unwrap()
     }
 
     #[test]
     fn lists_every_variable_once_in_the_order_of_the_table() {
-        let names: Vec<_> = effective(&|_| None).iter().map(|row| row.var.name).collect();
+        let names: Vec<_> = effective(&|_| None, None).iter().map(|row| row.var.name).collect();
         assert_eq!(names, vars::ALL.iter().map(|var| var.name).collect::<Vec<_>>());
     }
 

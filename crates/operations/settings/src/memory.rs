@@ -168,6 +168,7 @@ impl Memory {
             // The rest is for other programs.
             None => (available.bytes / 2, "machine"),
         };
+        reader.derive(&vars::MEMORY_LIMIT, limit.to_string());
         let has_tls =
             reader.raw(&vars::GRPC_SERVER_USE_TLS).is_some_and(|text| text.starts_with(['t', 'T', '1']));
         let mut memory = Self { limit, set_by, amounts: [(0, 1); Bound::ALL.len()] };
@@ -183,11 +184,11 @@ impl Memory {
             let set = var.and_then(|var| reader.raw(var)).and_then(|text| at_least::<0>(&text).ok());
             memory.set(bound, set.unwrap_or(default), unit);
             if let Some(var) = var {
-                reader.derive(var, default);
+                reader.derive(var, default.to_string());
             }
         }
         let request = (memory.bytes(Bound::InflightRequests) / 4).clamp(1, REQUEST);
-        reader.derive(&vars::GRPC_MAX_REQUEST_BYTES, request);
+        reader.derive(&vars::GRPC_MAX_REQUEST_BYTES, request.to_string());
         let request = reader.raw(&vars::GRPC_MAX_REQUEST_BYTES).and_then(|text| at_least::<0>(&text).ok());
         let request = request.unwrap_or(REQUEST);
         if reader.is_set(&vars::GRPC_MAX_REQUEST_BYTES) {
@@ -301,10 +302,14 @@ mod tests {
         let (settings, warnings) = read(&[], Available { bytes: 64 << 30, is_limit: false });
         assert_eq!(settings.memory.limit, 32 << 30);
         assert_eq!(
-            (settings.server.max_connections, settings.server.max_inflight_bytes, settings.store.max_keys),
+            (
+                settings.server.grpc.max_connections,
+                settings.server.max_inflight_bytes,
+                settings.store.max_keys
+            ),
             (10_000, 64 << 20, 10_000_000)
         );
-        assert_eq!((settings.server.max_request_bytes, settings.rules.max_values), (4 << 20, 500_000));
+        assert_eq!((settings.server.grpc.max_request_bytes, settings.rules.max_values), (4 << 20, 500_000));
         assert_eq!(warnings, "");
     }
 
@@ -314,7 +319,7 @@ mod tests {
         assert_eq!(read(&[], cgroup).0.memory.set_by, "cgroup");
         let (settings, _) = read(&[("MEMORY_LIMIT", "1Gi"), ("HOLDS_MAX_BYTES", "2048")], cgroup);
         assert_eq!((settings.memory.limit, settings.memory.set_by), (1 << 30, "MEMORY_LIMIT"));
-        assert_eq!((settings.memory.bytes(Bound::Holds), settings.store.max_hold_bytes), (2048, 2048));
+        assert_eq!((settings.memory.bytes(Bound::Holds), settings.store.holds.bytes), (2048, 2048));
         assert!(settings.store.max_keys > read(&[], cgroup).0.store.max_keys);
         let (_, warnings) = read(&[("MEMORY_MAX_KEYS", "10000000")], cgroup);
         assert!(warnings.contains("MEMORY_LIMIT: the bounds together are "), "{warnings}");
@@ -325,7 +330,7 @@ mod tests {
         for (mib, request) in [(64, "65536"), (128, ""), (256, ""), (256, "33554432"), (4096, "")] {
             let available = Available { bytes: mib << 20, is_limit: true };
             let (settings, _) = read(&[("GRPC_MAX_REQUEST_BYTES", request)], available);
-            let most = settings.server.max_request_bytes;
+            let most = settings.server.grpc.max_request_bytes;
             assert!(settings.server.max_inflight_bytes >= 4 * most, "{mib}: {most}");
             assert!(settings.memory.bytes(Bound::JsonBodies) >= 2 * most, "{mib}: {most}");
             assert!(settings.memory.bytes(Bound::InflightRequests) >= 4 * most, "{mib}: {most}");

@@ -3,7 +3,7 @@
 //! The Go service parses variables with Go's `strconv`; the same texts are accepted here. An error says what is
 //! expected and, for common mistakes, what to write instead.
 
-use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 use text::InvalidValue;
 
 use percent_encoding::percent_decode_str;
@@ -44,6 +44,7 @@ by_function! {
     f32: ratio;
     u16: port;
     String: |text: &str| Ok(text.to_owned());
+    Arc<str>: |text: &str| Ok(text.into());
     PathBuf: |text: &str| Ok(text.into());
 }
 

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::{Answers, Backend, KeyFormat, Settings};
 use ::memcached::MemcachedStore;
-use counters::MostHolds;
 use limit::Countable;
-use limiter::{Bounds, HeaderNames, MetadataDetail, Policy, ResponseOptions};
+use limiter::{Bounds, MetadataDetail, Policy, ResponseOptions};
 use rules::CompileOptions;
 
 /// The options for compiling rules: the store must be able to count every limit.
@@ -41,32 +40,15 @@ pub fn policy(settings: &Settings) -> Policy {
         response: response_options(&settings.answers),
         on_store_failure: settings.store.on_failure,
         max_local_keys: settings.store.max_keys,
-        max_holds: most_holds(settings),
-    }
-}
-
-pub fn most_holds(settings: &Settings) -> MostHolds {
-    let store = &settings.store;
-    MostHolds {
-        of_counter: store.max_holds_per_counter,
-        in_all: store.max_holds,
-        bytes: store.max_hold_bytes,
+        max_holds: settings.store.holds,
     }
 }
 
 fn response_options(answers: &Answers) -> ResponseOptions {
     ResponseOptions {
-        headers: answers.headers.then(|| HeaderNames {
-            limit: answers.limit_header.as_str().into(),
-            remaining: answers.remaining_header.as_str().into(),
-            reset: answers.reset_header.as_str().into(),
-        }),
+        headers: answers.headers.then(|| answers.header_names.clone()),
         all_headers: answers.all_headers,
-        request_headers: answers.request_headers.then(|| HeaderNames {
-            limit: answers.request_limit_header.as_str().into(),
-            remaining: answers.request_remaining_header.as_str().into(),
-            reset: answers.request_reset_header.as_str().into(),
-        }),
+        request_headers: answers.request_headers.then(|| answers.request_header_names.clone()),
         retry_after: answers.retry_after_header.as_deref().map(Arc::from),
         policy_headers: answers.policy_headers,
         over_limit_body: answers.over_limit_body.clone(),

@@ -50,8 +50,8 @@ pub(super) struct Reader<'a> {
     vars: &'static [&'static Var],
     /// `REDIS_…` means `REDIS_PERSECOND_…` where the second Redis has such a variable.
     second_redis: bool,
-    /// Defaults that depend on the memory of this process.
-    derived: Vec<(&'static str, String)>,
+    /// Defaults that depend on the machine or on other variables.
+    pub(super) derived: Vec<(&'static str, String)>,
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Warning>,
 }
@@ -92,8 +92,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Sets the default of a variable.
-    pub(super) fn derive(&mut self, var: &'static Var, default: usize) {
-        self.derived.push((var.name, default.to_string()));
+    pub(super) fn derive(&mut self, var: &'static Var, default: String) {
+        self.derived.push((var.name, default));
     }
 
     fn default_of(&self, var: &'static Var) -> &str {

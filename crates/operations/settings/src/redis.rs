@@ -15,7 +15,7 @@ use super::{
     reader::Reader,
     tls::TlsVars,
     values::{RedisType, SocketType},
-    variable::{Setting, Var},
+    variable::Setting,
     vars::{self, RedisVars, SecondRedis},
 };
 use net::ServerAddress;
@@ -35,7 +35,7 @@ const TLS: TlsVars = TlsVars {
 /// The settings of Redis; `None` if a URL was rejected.
 pub(super) fn read(reader: &mut Reader<'_>) -> Option<Redis> {
     let set = RedisVars::read(reader);
-    let (unhealthy_without, startup) = (set.unhealthy_without, startup(reader, &set));
+    let startup = startup(reader, &set);
     let mut uses_tls = false;
     let main = pool(reader, &set, "/var/run/nutcracker/ratelimit.sock", &mut uses_tls);
     let has_second = SecondRedis::read(reader).is_on;
@@ -56,7 +56,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Option<Redis> {
         Some(pool) => Some(pool?),
         None => None,
     };
-    Some(Redis { main: main?, per_second, unhealthy_without, startup })
+    Some(Redis { main: main?, per_second, unhealthy_without: set.unhealthy_without, startup })
 }
 
 /// One Redis, whose URL in the Go service is `go_default` by default. `uses_tls` becomes true if TLS is enabled.
@@ -78,7 +78,7 @@ fn pool(
     }
     let Parsed { at: servers, login, database, tls: is_tls_url } = servers(reader, set, go_default)?;
     let has_login = !login.is_empty() && !matches!(servers, RedisServers::Sentinel { .. });
-    let (servers, credentials) = logins(reader, set, servers, login);
+    let (servers, credentials) = logins(reader, servers, login);
     *uses_tls |= is_tls_url;
     let tls = (set.use_tls || is_tls_url).then_some(tls);
     let iam = aws::read(reader, set, tls.is_some(), has_login);
@@ -118,34 +118,32 @@ fn servers(
 /// The servers with the sentinels' credentials, and those of the servers themselves.
 fn logins(
     reader: &mut Reader<'_>,
-    set: &RedisVars,
     servers: RedisServers,
     of_url: Login,
 ) -> (RedisServers, Option<CredentialSource>) {
-    let (auth, file) = ((&*vars::REDIS_AUTH, &*set.auth), (&*vars::REDIS_AUTH_FILE, set.auth_file.as_ref()));
     let RedisServers::Sentinel { master, sentinels, .. } = servers else {
         let kind = reader.effective(&vars::REDIS_TYPE).name;
         let unused = [&*vars::REDIS_SENTINEL_AUTH, &*vars::REDIS_SENTINEL_AUTH_FILE];
         reader.warn_unused(&unused, &format!("without {kind}=SENTINEL"));
-        let credentials = credentials(reader, auth, file, of_url);
-        return (servers, credentials);
+        let own = credentials(reader, &vars::REDIS_AUTH, &vars::REDIS_AUTH_FILE, of_url);
+        return (servers, own);
     };
-    let own = credentials(reader, auth, file, Login::default());
-    let auth = (&*vars::REDIS_SENTINEL_AUTH, &*set.sentinel_auth);
-    let file = (&*vars::REDIS_SENTINEL_AUTH_FILE, set.sentinel_auth_file.as_ref());
-    let credentials = credentials(reader, auth, file, of_url);
+    let own = credentials(reader, &vars::REDIS_AUTH, &vars::REDIS_AUTH_FILE, Login::default());
+    let credentials =
+        credentials(reader, &vars::REDIS_SENTINEL_AUTH, &vars::REDIS_SENTINEL_AUTH_FILE, of_url);
     (RedisServers::Sentinel { master, sentinels, credentials }, own)
 }
 
 /// Credentials of a file if one is named, else of a variable, with missing parts taken from the URL.
 fn credentials(
     reader: &mut Reader<'_>,
-    (auth, value): (&'static Var, &str),
-    (file, path): (&'static Var, Option<&PathBuf>),
+    auth: &'static Setting<String>,
+    file: &'static Setting<Option<PathBuf>>,
     of_url: Login,
 ) -> Option<CredentialSource> {
-    let Some(path) = path else {
-        let login = Login::of_auth(value).or(of_url);
+    let value = reader.read(auth);
+    let Some(path) = reader.read(file) else {
+        let login = Login::of_auth(&value).or(of_url);
         if !login.user.is_empty() && login.password.0.is_empty() {
             reader.warn(auth, "a user without a password; write user:password, here or in the URL");
         }
@@ -155,11 +153,11 @@ fn credentials(
     if !value.is_empty() {
         let other = reader.effective(auth).name;
         reader.conflict(file, &format!("only one of {other} and {variable}"), "unset one of them");
-    } else if !reader.exists(path) {
+    } else if !reader.exists(&path) {
         reader.warn(file, "the file does not exist yet; there is no connection before it does");
     }
     let user = (!of_url.user.is_empty()).then_some(of_url.user);
-    Some(CredentialSource::File(CredentialFile { variable, path: path.clone(), user }))
+    Some(CredentialSource::File(CredentialFile { variable, path, user }))
 }
 
 /// The delays between attempts. Zero means the default, and a default maximum is raised to the first delay.

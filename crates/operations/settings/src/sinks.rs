@@ -10,8 +10,17 @@ use super::{
     variable::Var,
     vars::{self, Metrics},
 };
-use exporters::statsd::settings::{DogStatsd, Mogrifier, SinkAddress, Sinks, Statsd, Tags};
+use exporters::statsd::{
+    Dialect, Sink,
+    settings::{Mogrifier, SinkAddress, Tags},
+};
 use net::HostPort;
+
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sinks {
+    pub statsd: Option<Sink>,
+    pub dog: Option<Sink>,
+}
 
 pub(super) fn read(reader: &mut Reader<'_>, metrics: &Metrics) -> Sinks {
     let shared = HostPort { host: metrics.statsd_host.clone(), port: metrics.statsd_port }.or_localhost();
@@ -27,35 +36,37 @@ pub(super) fn read(reader: &mut Reader<'_>, metrics: &Metrics) -> Sinks {
 
 /// The Go service enables statsd by default, and stops if another sink is enabled too. Here statsd is the default only if
 /// no other sink is set.
-fn statsd(reader: &Reader<'_>, metrics: &Metrics, address: HostPort) -> Option<Statsd> {
+fn statsd(reader: &Reader<'_>, metrics: &Metrics, address: HostPort) -> Option<Sink> {
     let asking: [&Var; 4] =
         [&vars::USE_STATSD, &vars::STATSD_HOST, &vars::STATSD_PORT, &vars::STATSD_PROTOCOL];
     let is_another = reader.is_set(&vars::USE_PROMETHEUS) && metrics.use_prometheus || metrics.use_dog_statsd;
     let is_on = metrics.use_statsd && (reader.is_set(&vars::USE_STATSD) || !is_another);
-    let address = match &metrics.statsd_protocol {
+    let target = match &metrics.statsd_protocol {
         StatsdProtocol::Tcp => SinkAddress::Tcp(address),
         StatsdProtocol::Udp => SinkAddress::Udp(address),
         StatsdProtocol::Unix(path) => SinkAddress::Unix(path.clone()),
     };
-    is_on.then(|| Statsd { address, is_configured: asking.into_iter().any(|var| reader.is_set(var)) })
+    let is_configured = asking.into_iter().any(|var| reader.is_set(var));
+    is_on.then(|| Sink { target, dialect: Dialect::statsd(&metrics.tags), is_configured })
 }
 
-fn dog(reader: &mut Reader<'_>, metrics: &Metrics, shared: HostPort) -> Option<DogStatsd> {
+fn dog(reader: &mut Reader<'_>, metrics: &Metrics, shared: HostPort) -> Option<Sink> {
     if !metrics.use_dog_statsd {
         return None;
     }
     // The tags that Datadog's own clients add.
-    let tags = [
+    let own = [
         ("dd.internal.entity_id", &metrics.entity_id),
         ("env", &metrics.env),
         ("service", &metrics.service),
         ("version", &metrics.version),
     ];
-    let tags = tags.into_iter().filter(|(_, value)| !value.is_empty());
-    Some(DogStatsd {
-        address: metrics.dog_statsd_address.clone().unwrap_or(SinkAddress::Udp(shared)),
-        tags: tags.map(|(tag, value)| (tag.to_owned(), value.clone())).collect(),
-        mogrifiers: mogrifiers(reader, &metrics.mogrifiers),
+    let own = own.into_iter().filter(|(_, value)| !value.is_empty());
+    let own: Tags = own.map(|(tag, value)| (tag.to_owned(), value.clone())).collect();
+    Some(Sink {
+        target: metrics.dog_statsd_address.clone().unwrap_or(SinkAddress::Udp(shared)),
+        dialect: Dialect::dog(&own, &metrics.tags, mogrifiers(reader, &metrics.mogrifiers)),
+        is_configured: true,
     })
 }
 

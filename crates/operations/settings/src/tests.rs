@@ -81,8 +81,8 @@ fn an_empty_environment_has_no_warnings() {
     let (settings, warnings) = read(&[]).unwrap();
     assert_eq!(warnings, []);
     assert_eq!(settings.server.listen(), ServerAddress::Tcp(HostPort { host: "0.0.0.0".into(), port: 8081 }));
-    assert_eq!(settings.server.workers, 3);
-    assert_eq!(settings.server.max_connection_age, Duration::from_secs(86_400));
+    assert_eq!(settings.server.grpc.workers, 3);
+    assert_eq!(settings.server.grpc.max_connection_age, Duration::from_secs(86_400));
     assert_eq!(settings.http.listen().to_string(), "0.0.0.0:8080");
     assert_eq!(settings.http.debug().to_string(), "0.0.0.0:6070");
     assert_eq!(settings.rules.root, Path::new("/srv/runtime_data/current"));
@@ -172,19 +172,19 @@ fn uses_rules_in_the_working_directory_if_the_default_root_is_missing() {
 
 #[test]
 fn workers_default_to_the_number_of_cores() {
-    assert_eq!(settings(&[("GRPC_WORKERS", "0")]).server.workers, 3);
-    assert_eq!(settings(&[("GRPC_WORKERS", "7")]).server.workers, 7);
+    assert_eq!(settings(&[("GRPC_WORKERS", "0")]).server.grpc.workers, 3);
+    assert_eq!(settings(&[("GRPC_WORKERS", "7")]).server.grpc.workers, 7);
     let on_none = Settings::read(&|_| None, &|_| false, 0, Available::default()).unwrap().0;
-    assert_eq!(on_none.server.workers, 1);
+    assert_eq!(on_none.server.grpc.workers, 1);
 }
 
 #[test]
 fn reads_the_names_of_headers() {
     let read = settings(&[("LIMIT_RESPONSE_HEADERS_ENABLED", "1"), ("LIMIT_LIMIT_HEADER", "X-Limit")]);
-    let Answers { headers, limit_header, remaining_header, reset_header, .. } = read.answers;
-    assert!(headers);
+    assert!(read.answers.headers);
+    let names = read.answers.header_names;
     assert_eq!(
-        [&*limit_header, &remaining_header, &reset_header],
+        [&*names.limit, &names.remaining, &names.reset],
         ["X-Limit", "RateLimit-Remaining", "RateLimit-Reset"]
     );
 }

@@ -83,17 +83,38 @@ impl<T> Deref for Setting<T> {
     }
 }
 
-/// Declares a static [`Setting`] for each row, a struct for each group with the fields that its rows name, and the list of all.
+/// Declares a static [`Setting`] for each row, a struct for each group with the fields that its rows name, and the list of
+/// all. Rows in `=> field: Struct { … }` fill all fields of a struct of another crate, which the group has in this field.
 macro_rules! table {
     (@secrecy) => { Secrecy::Public };
     (@secrecy login) => { Secrecy::Login };
     (@secrecy secret) => { Secrecy::Secret };
     (@parse $type:ty) => { <$type as parse::Value>::parse };
     (@parse $type:ty, $parse:expr) => { $parse };
-    ($all:ident, $(
+    (@setting $heading:literal $vis:vis $name:ident: $type:ty = $default:literal $(as $parse:expr)?, $doc:literal
+        $(, $secrecy:ident)?) => {
+        #[doc = $doc]
+        $vis static $name: Setting<$type> = Setting {
+            var: Var {
+                name: stringify!($name),
+                group: $heading,
+                default: $default,
+                doc: $doc,
+                secrecy: table!(@secrecy $($secrecy)?),
+            },
+            parse: table!(@parse $type $(, $parse)?),
+        };
+    };
+    ($(
         $(#[$about:meta])*
         $vis:vis $group:ident in $heading:literal {
             $(
+                $(=> $part:ident: $owner:ident {
+                    $(
+                        $part_name:ident $part_field:ident: $part_type:ty = $part_default:literal
+                            $(as $part_parse:expr)?, $part_doc:literal;
+                    )*
+                })?
                 $name:ident $($field:ident)? : $type:ty = $default:literal $(as $parse:expr)?, $doc:literal
                     $(, $secrecy:ident)?;
             )*
@@ -103,32 +124,33 @@ macro_rules! table {
             $(#[$about])*
             #[derive(Clone, PartialEq, Debug)]
             $vis struct $group {
-                $($( #[doc = $doc] $vis $field: $type, )?)*
+                $(
+                    $( $vis $part: $owner, )?
+                    $( #[doc = $doc] $vis $field: $type, )?
+                )*
             }
 
             impl $group {
                 pub(crate) fn read(reader: &mut Reader<'_>) -> Self {
-                    Self { $($( $field: reader.read::<$type>(&$name), )?)* }
+                    Self {
+                        $(
+                            $( $part: $owner { $( $part_field: reader.read::<$part_type>(&$part_name), )* }, )?
+                            $( $field: reader.read::<$type>(&$name), )?
+                        )*
+                    }
                 }
             }
 
             $(
-                #[doc = $doc]
-                $vis static $name: Setting<$type> = Setting {
-                    var: Var {
-                        name: stringify!($name),
-                        group: $heading,
-                        default: $default,
-                        doc: $doc,
-                        secrecy: table!(@secrecy $($secrecy)?),
-                    },
-                    parse: table!(@parse $type $(, $parse)?),
-                };
+                $($(
+                    table!(@setting $heading $vis $part_name: $part_type = $part_default $(as $part_parse)?, $part_doc);
+                )*)?
+                table!(@setting $heading $vis $name: $type = $default $(as $parse)?, $doc $(, $secrecy)?);
             )*
         )*
 
-        /// The variables of the rows, in their order.
-        pub(super) const $all: &[&Var] = &[ $($( &$name.var, )*)* ];
+        /// Every variable, in the order of the documentation.
+        pub static ALL: &[&Var] = &[ $($( $($( &$part_name.var, )*)? &$name.var, )*)* ];
     };
 }
 

@@ -3,24 +3,26 @@
 //!
 //! A row defines everything about its variable: parsing and validation (`Reader::read`), `tollgate settings`,
 //! docs/reference/settings.md, suggestions for misspelt names, and masking (`secret`, or `login` for an address that may contain
-//! one). Names are those of the Go service where it has the variable. `stores` has the rows of Redis and memcached.
+//! one). Names are those of the Go service where it has the variable.
+//!
+//! Where a crate has a struct for settings, the rows after `=>` fill its fields.
 
-mod stores;
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use std::{path::PathBuf, time::Duration};
-
-use http::HeaderMap;
+use http::{HeaderMap, Uri};
 use tracing::Level;
 
-pub(super) use self::stores::*;
 pub use super::variable::{Secrecy, Setting, Var};
 use super::{
     address,
     parse::{self, at_least},
     reader::Reader,
-    values::{self, BackendType, KeyFormat, RulesSource, StatsdProtocol},
+    values::{self, BackendType, KeyFormat, RedisType, RulesSource, SocketType, StatsdProtocol},
     variable::table,
+    xds,
 };
+use aws_iam::settings::Service;
+use counters::MostHolds;
 use exporters::{
     logs::LogFormat,
     statsd::settings::{SinkAddress, Tags},
@@ -28,12 +30,12 @@ use exporters::{
 };
 use faults::OnStoreFailure;
 use limit::CountingMode;
-use limiter::Recorded;
+use limiter::{HeaderNames, Recorded};
 use net::{HostPort, ServerAddress};
-use recent::KeyValues;
-use recent::Logged;
+use recent::{KeyValues, Logged};
 use rules::template::Template;
-use server::grpc::settings::GrpcServer;
+use rules_source::xds::settings::XdsBackoff;
+use server::grpc::settings::{GrpcServer, Settings as Grpc};
 
 /// The maximum of a gRPC message's length prefix, and of HTTP/2 settings.
 const BITS_32: u64 = u32::MAX as u64;
@@ -46,26 +48,7 @@ const HOUR: u64 = 3_600_000;
 
 const MILLION: u64 = 1_000_000;
 
-/// Every variable, in the order of the documentation.
-pub static ALL: &[&Var] = &joined::<{ FIRST.len() + STORES.len() + REST.len() }>([FIRST, STORES, REST]);
-
-#[expect(clippy::indexing_slicing, reason = "computed while compiling")]
-const fn joined<const N: usize>(parts: [&[&'static Var]; 3]) -> [&'static Var; N] {
-    let mut all = [FIRST[0]; N];
-    let (mut part, mut index, mut at) = (0, 0, 0);
-    while part < parts.len() {
-        if index < parts[part].len() {
-            all[at] = parts[part][index];
-            (index, at) = (index + 1, at + 1);
-        } else {
-            (part, index) = (part + 1, 0);
-        }
-    }
-    all
-}
-
 table! {
-    FIRST,
     pub(super) MemoryVars in "Memory" {
         MEMORY_LIMIT limit: Option<usize> = "" as |text| parse::optional(text, values::memory), "Memory that the process may \
             use, in bytes or with `Ki`, `Mi` or `Gi`. By default the limit of its cgroup, else half of the machine's \
@@ -77,35 +60,37 @@ table! {
             both mean all, IPv4 and IPv6.";
         GRPC_PORT port: u16 = "8081", "gRPC port; `0` takes any free one.";
         GRPC_UDS socket: Option<PathBuf> = "", "Path of a unix socket for gRPC; replaces the port.";
-        GRPC_SERVER implementation: GrpcServer = "fast", "HTTP/2 implementation of the gRPC port: `fast`, \
-            made for `ShouldRateLimit`, or `tonic`, the reference, with the same responses at several \
-            times the CPU.";
-        GRPC_WORKERS workers: usize = "0" as parse::whole::<_, 0, 4096>, "Worker threads for gRPC, each \
-            with its own connections; `0` is one per core that the process may use.";
-        GRPC_MAX_CONNECTION_AGE max_connection_age: Duration = "24h", "Age, ±10 %, after which a \
-            connection receives a GOAWAY, so that clients spread over new replicas; `0` is never.";
-        GRPC_MAX_CONNECTION_AGE_GRACE max_connection_age_grace: Duration = "1h", "Time for the open \
-            requests of such a connection; `0` is unlimited.";
-        GRPC_KEEPALIVE_INTERVAL keepalive_interval: Duration = "2m", "Idle time after which a connection \
-            is pinged, to detect dead peers and to keep load balancers from dropping idle connections. `0` \
-            is never.";
-        GRPC_KEEPALIVE_TIMEOUT keepalive_timeout: Duration = "20s", "Time for the response to a ping; then \
-            the connection is closed.";
-        GRPC_MAX_CONNECTIONS max_connections: usize = "" as at_least::<1>, "Maximum number of \
-            connections. At the maximum, a connection without an HTTP/2 preface is closed for a new one, \
-            else the one idle longest; while all are busy, new ones are refused.";
-        GRPC_MAX_CONNECTIONS_PER_ADDRESS max_connections_per_address: usize = "0" as at_least::<0>, "The \
-            same per peer address (for IPv6, per /64 network); `0` is three quarters of \
-            `GRPC_MAX_CONNECTIONS`, so that one NAT or load balancer works but cannot take every \
-            connection. Does not apply to unix sockets.";
-        GRPC_MAX_CONCURRENT_STREAMS max_concurrent_streams: u32 = "1024" as parse::whole::<_, 1, BITS_32>,
-            "Maximum number of concurrent requests per connection.";
-        GRPC_MAX_REQUEST_BYTES max_request_bytes: usize = "" as parse::whole::<_, 1, BITS_32>,
-            "Maximum size of a request; at most 4 MiB by default, and a quarter of \
-            `GRPC_MAX_INFLIGHT_BYTES`.";
-        GRPC_RECEIVE_TIMEOUT receive_timeout: Duration = "5s", "Time within which a request must be \
-            complete; later it returns DEADLINE_EXCEEDED. An HTTP/2 frame or header block that is incomplete for \
-            as long closes the connection.";
+        => grpc: Grpc {
+            GRPC_SERVER implementation: GrpcServer = "fast", "HTTP/2 implementation of the gRPC port: `fast`, \
+                made for `ShouldRateLimit`, or `tonic`, the reference, with the same responses at several \
+                times the CPU.";
+            GRPC_WORKERS workers: usize = "0" as parse::whole::<_, 0, 4096>, "Worker threads for gRPC, each \
+                with its own connections; `0` is one per core that the process may use.";
+            GRPC_MAX_CONNECTION_AGE max_connection_age: Duration = "24h", "Age, ±10 %, after which a \
+                connection receives a GOAWAY, so that clients spread over new replicas; `0` is never.";
+            GRPC_MAX_CONNECTION_AGE_GRACE max_connection_age_grace: Duration = "1h", "Time for the open \
+                requests of such a connection; `0` is unlimited.";
+            GRPC_KEEPALIVE_INTERVAL keepalive_interval: Duration = "2m", "Idle time after which a connection \
+                is pinged, to detect dead peers and to keep load balancers from dropping idle connections. `0` \
+                is never.";
+            GRPC_KEEPALIVE_TIMEOUT keepalive_timeout: Duration = "20s", "Time for the response to a ping; then \
+                the connection is closed.";
+            GRPC_MAX_CONNECTIONS max_connections: usize = "" as at_least::<1>, "Maximum number of \
+                connections. At the maximum, a connection without an HTTP/2 preface is closed for a new one, \
+                else the one idle longest; while all are busy, new ones are refused.";
+            GRPC_MAX_CONNECTIONS_PER_ADDRESS max_connections_per_address: usize = "0" as at_least::<0>, "The \
+                same per peer address (for IPv6, per /64 network); `0` is three quarters of \
+                `GRPC_MAX_CONNECTIONS`, so that one NAT or load balancer works but cannot take every \
+                connection. Does not apply to unix sockets.";
+            GRPC_MAX_CONCURRENT_STREAMS max_concurrent_streams: u32 = "1024" as parse::whole::<_, 1, BITS_32>,
+                "Maximum number of concurrent requests per connection.";
+            GRPC_MAX_REQUEST_BYTES max_request_bytes: usize = "" as parse::whole::<_, 1, BITS_32>,
+                "Maximum size of a request; at most 4 MiB by default, and a quarter of \
+                `GRPC_MAX_INFLIGHT_BYTES`.";
+            GRPC_RECEIVE_TIMEOUT receive_timeout: Duration = "5s", "Time within which a request must be \
+                complete; later it returns DEADLINE_EXCEEDED. An HTTP/2 frame or header block that is incomplete for \
+                as long closes the connection.";
+        }
         GRPC_MAX_INFLIGHT_BYTES max_inflight_bytes: usize = "" as at_least::<1>, "Memory for \
             incomplete requests and unread responses of all connections; at least four times \
             `GRPC_MAX_REQUEST_BYTES`. Beyond it requests return \
@@ -240,15 +225,17 @@ table! {
         CONFIG_GRPC_XDS_CLIENT_TLS_CERT certificate: Option<PathBuf> = "", "PEM file of the client \
             certificate.";
         CONFIG_GRPC_XDS_CLIENT_TLS_KEY key: Option<PathBuf> = "", "PEM file of its key.";
-        CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL connect_retry_interval: Duration = "3s", "Delay \
+        CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL connect_retry_interval: Duration = "3s" as xds::delay, "Delay \
             between attempts to connect, times 0.5 to 1.5.";
-        XDS_CLIENT_BACKOFF_INITIAL_INTERVAL backoff_initial: Duration = "10s", "First delay after a stream \
-            was closed.";
-        XDS_CLIENT_BACKOFF_MAX_INTERVAL backoff_max: Duration = "60s", "Maximum delay.";
-        XDS_CLIENT_BACKOFF_RANDOM_FACTOR backoff_factor: f64 = "0.5" as values::backoff_factor, "Backoff multiplier, \
-            as in the Go service. Values of 1 or less disable growth.";
-        XDS_CLIENT_BACKOFF_JITTER backoff_jitter: bool = "true", "Multiplies each delay by a random 0.5 to \
-            1, so that replicas do not reconnect together.";
+        => backoff: XdsBackoff {
+            XDS_CLIENT_BACKOFF_INITIAL_INTERVAL initial: Duration = "10s" as xds::delay, "First delay after a stream \
+                was closed.";
+            XDS_CLIENT_BACKOFF_MAX_INTERVAL max: Duration = "60s" as xds::delay, "Maximum delay.";
+            XDS_CLIENT_BACKOFF_RANDOM_FACTOR factor: f64 = "0.5" as values::backoff_factor, "Backoff multiplier, \
+                as in the Go service. Values of 1 or less disable growth.";
+            XDS_CLIENT_BACKOFF_JITTER jitter: bool = "true", "Multiplies each delay by a random 0.5 to \
+                1, so that replicas do not reconnect together.";
+        }
         XDS_CLIENT_KEEPALIVE_INTERVAL keepalive_interval: Duration = "6m", "Idle time after which the \
             control plane is pinged. Servers of gRPC's libraries disconnect clients that ping within five \
             minutes. `0` is never; TCP keepalive detects a dead peer within a minute anyway.";
@@ -270,12 +257,14 @@ table! {
             counts every hit before it is decided, `leased` reserves hits of hot keys ahead of time.";
         LEASE_MAX_KEYS max_leases: usize = "" as at_least::<1>, "Maximum number of keys with a lease. \
             Beyond it the coldest key returns its hits.";
-        HOLDS_MAX max_holds: usize = "1000000" as at_least::<1>, "Maximum number of open holds: in memory of all \
-            counters; in Redis of requests that hold, in a cluster in each slot. As many that ended are remembered.";
-        HOLDS_MAX_PER_COUNTER max_holds_per_counter: usize = "100000" as at_least::<1>, "Maximum number of open \
-            holds of a counter.";
-        HOLDS_MAX_BYTES max_hold_bytes: usize = "" as at_least::<1024>, "Maximum memory of holds in this \
-            process, at 1,024 bytes each: all with `BACKEND_TYPE=memory`, those of the policies `local` and `share` with others.";
+        => holds: MostHolds {
+            HOLDS_MAX in_all: usize = "1000000" as at_least::<1>, "Maximum number of open holds: in memory of all \
+                counters; in Redis of requests that hold, in a cluster in each slot. As many that ended are remembered.";
+            HOLDS_MAX_PER_COUNTER of_counter: usize = "100000" as at_least::<1>, "Maximum number of open \
+                holds of a counter.";
+            HOLDS_MAX_BYTES bytes: usize = "" as at_least::<1024>, "Maximum memory of holds in this \
+                process, at 1,024 bytes each: all with `BACKEND_TYPE=memory`, those of the policies `local` and `share` with others.";
+        }
         HOLDS_MAX_QUEUED max_holds_queued: usize = "" as at_least::<1>, "Maximum number of settles and ends \
             that wait until the store takes them. Those beyond it are lost.";
         LOCAL_CACHE_SIZE_IN_BYTES local_cache_bytes: usize = "0" as at_least::<0>, "Size of the cache of \
@@ -305,10 +294,137 @@ table! {
             to the Redis, with `REPLICA_SYNC`: top keys, refusals, rates and latencies, with values as `KEY_VALUES` \
             shows them. `ADMIN_ADDR=off` does not end it. If `false`, the other replicas show this one without its numbers.";
     }
-}
-
-table! {
-    REST,
+    /// A Redis: the first or the second one.
+    pub(super) RedisVars in "Redis" {
+        REDIS_URL url: String = "", "Address of Redis: `host:port`, the path of a unix socket, or a URL \
+            `redis://user:password@host:port/database`, `rediss://` for TLS. With `REDIS_TYPE=SENTINEL` \
+            the master's name and the sentinels, `name,host:port,…`; with `CLUSTER` some of the nodes, \
+            `host:port,…`.", login;
+        REDIS_SOCKET_TYPE socket_type: Option<SocketType> = "", "`tcp` or `unix`; if unset, derived from \
+            `REDIS_URL`. Sentinels and clusters always use TCP.";
+        REDIS_TYPE kind: RedisType = "SINGLE", "`SINGLE`, `SENTINEL` or `CLUSTER`; case-insensitive.";
+        REDIS_AUTH: String = "", "`password` or `user:password`; takes precedence over `REDIS_URL`.",
+            secret;
+        REDIS_AUTH_FILE: Option<PathBuf> = "", "File with one line, `password` or `user:password`, in place \
+            of `REDIS_AUTH`. It is read for each connection and every two seconds.";
+        REDIS_SENTINEL_AUTH: String = "", "`REDIS_AUTH` for the sentinels.", secret;
+        REDIS_SENTINEL_AUTH_FILE: Option<PathBuf> = "", "`REDIS_AUTH_FILE` for the sentinels.";
+        REDIS_AWS_IAM_AUTH iam: bool = "false", "Logs in to ElastiCache or MemoryDB with an AWS identity, in place of \
+            `REDIS_AUTH`. Needs `REDIS_TLS`.";
+        REDIS_AWS_IAM_CACHE_NAME iam_cache: String = "", "Name of the replication group, the serverless cache or the MemoryDB \
+            cluster.";
+        REDIS_AWS_IAM_USER_ID iam_user: String = "", "Id of the user, which equals its name.";
+        REDIS_AWS_IAM_REGION iam_region: String = "", "Region of the cache; defaults to `AWS_REGION`, then \
+            `AWS_DEFAULT_REGION`.";
+        REDIS_AWS_IAM_SERVICE iam_service: Service = "elasticache", "`elasticache` or `memorydb`.";
+        REDIS_AWS_IAM_SERVERLESS iam_serverless: bool = "false", "The cache is a serverless one of ElastiCache.";
+        REDIS_TLS use_tls: bool = "false", "Enables TLS.";
+        REDIS_TLS_CACERT: Option<PathBuf> = "", "PEM file of CAs; replaces the system's. This and the next \
+            three apply to the second Redis too.";
+        REDIS_TLS_CLIENT_CERT: Option<PathBuf> = "", "PEM file of the client certificate.";
+        REDIS_TLS_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
+        REDIS_TLS_SKIP_HOSTNAME_VERIFICATION: bool = "false", "Accepts a certificate for another host. Its \
+            signature is still verified.";
+        REDIS_TIMEOUT: Duration = "10ms", "Time limit of an operation; then `STORE_FAILURE_POLICY` \
+            decides.";
+        REDIS_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as parse::positive, "Time limit for \
+            connecting, including TLS and authentication; for the second Redis too.";
+        REDIS_POOL_SIZE connections: usize = "10" as values::redis_pool_size, "Maximum number of connections to \
+            each server; `0` is 4, as in the Go service.";
+        REDIS_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued per \
+            connection; more fail at once. For the second Redis too.";
+        REDIS_PIPELINE_WINDOW pipeline_window: Duration = "0", "Time to gather checks before they are \
+            sent. With `0` checks are sent at once, and gather only while a pipeline is in flight.";
+        REDIS_HEALTH_CHECK_ACTIVE_CONNECTION unhealthy_without: bool = "false", "Unhealthy while a \
+            master of Redis is not connected or refuses writes.";
+        REDIS_STARTUP_INITIAL_INTERVAL startup_initial: Duration = "50ms", "Delay after the first failed \
+            connection since the start. It doubles with each attempt.";
+        REDIS_STARTUP_MAX_INTERVAL startup_max: Duration = "300ms", "Maximum delay.";
+        REDIS_STARTUP_MAX_ELAPSED_TIME startup_give_up_after: Duration = "0", "Stops the service if Redis \
+            was not reached in this time since the start; `0` retries forever.";
+        REDIS_PIPELINE_LIMIT: () = "0" as parse::unused_integer, "No effect, as in the Go \
+            service.";
+        REDIS_CLUSTER_PIPELINE_PARALLELISM: () = "1" as parse::unused_count, "No effect: the \
+            nodes of a cluster are always queried concurrently.";
+        REDIS_POOL_ON_EMPTY_BEHAVIOR: String = "WAIT", "No effect: `REDIS_MAX_QUEUED` bounds the \
+            queue.";
+        REDIS_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect: `REDIS_TIMEOUT` bounds the wait.";
+    }
+    /// The second Redis, whose variables `RedisVars` reads.
+    pub(super) SecondRedis in "A second Redis, for limits per second" {
+        REDIS_PERSECOND is_on: bool = "false", "Counts limits with the unit `second` in a second Redis, \
+            configured by the variables below.";
+        REDIS_PERSECOND_URL: String = "", "Its `REDIS_URL`.", login;
+        REDIS_PERSECOND_SOCKET_TYPE: String = "", "Its `REDIS_SOCKET_TYPE`.";
+        REDIS_PERSECOND_TYPE: String = "SINGLE", "Its `REDIS_TYPE`.";
+        REDIS_PERSECOND_AUTH: String = "", "Its `REDIS_AUTH`.", secret;
+        REDIS_PERSECOND_AUTH_FILE: Option<PathBuf> = "", "Its `REDIS_AUTH_FILE`.";
+        REDIS_PERSECOND_SENTINEL_AUTH: String = "", "Its `REDIS_SENTINEL_AUTH`.", secret;
+        REDIS_PERSECOND_SENTINEL_AUTH_FILE: Option<PathBuf> = "", "Its `REDIS_SENTINEL_AUTH_FILE`.";
+        REDIS_PERSECOND_AWS_IAM_AUTH: bool = "false", "Its `REDIS_AWS_IAM_AUTH`.";
+        REDIS_PERSECOND_AWS_IAM_CACHE_NAME: String = "", "Its `REDIS_AWS_IAM_CACHE_NAME`.";
+        REDIS_PERSECOND_AWS_IAM_USER_ID: String = "", "Its `REDIS_AWS_IAM_USER_ID`.";
+        REDIS_PERSECOND_AWS_IAM_REGION: String = "", "Its `REDIS_AWS_IAM_REGION`.";
+        REDIS_PERSECOND_AWS_IAM_SERVICE: String = "elasticache", "Its `REDIS_AWS_IAM_SERVICE`.";
+        REDIS_PERSECOND_AWS_IAM_SERVERLESS: bool = "false", "Its `REDIS_AWS_IAM_SERVERLESS`.";
+        REDIS_PERSECOND_TLS: bool = "false", "Its `REDIS_TLS`.";
+        REDIS_PERSECOND_TIMEOUT: Duration = "10ms", "Its `REDIS_TIMEOUT`.";
+        REDIS_PERSECOND_POOL_SIZE: String = "10", "Its `REDIS_POOL_SIZE`.";
+        REDIS_PERSECOND_PIPELINE_WINDOW: Duration = "0", "Its `REDIS_PIPELINE_WINDOW`.";
+        REDIS_PERSECOND_PIPELINE_LIMIT: String = "0", "No effect.";
+        REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM: String = "1", "No effect.";
+        REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR: String = "WAIT", "No effect.";
+        REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION: String = "", "No effect.";
+    }
+    /// Read with `REDIS_AWS_IAM_AUTH` only. The names are those of AWS' SDKs.
+    pub(super) AwsVars in "AWS credentials" {
+        AWS_REGION region: String = "", "Region. The variables of this group are read with `REDIS_AWS_IAM_AUTH` only.";
+        AWS_DEFAULT_REGION default_region: String = "", "Region, if `AWS_REGION` is unset.";
+        AWS_ACCESS_KEY_ID access_key: String = "", "Access key. If it is unset, the next variables that are set are the source \
+            of credentials, and without any the instance metadata service.";
+        AWS_SECRET_ACCESS_KEY secret_key: String = "", "Its secret.", secret;
+        AWS_SESSION_TOKEN session_token: String = "", "Its session token, if it is temporary.", secret;
+        AWS_WEB_IDENTITY_TOKEN_FILE web_identity: Option<PathBuf> = "", "File of a token for STS, as EKS sets it for a service \
+            account with a role.";
+        AWS_ROLE_ARN role: String = "", "Role of that token.";
+        AWS_ROLE_SESSION_NAME role_session: String = "tollgate", "Name of its sessions.";
+        AWS_ENDPOINT_URL_STS sts: Option<Uri> = "" as |text| parse::optional(text, values::http_url), "URL of STS; defaults to \
+            that of the region.";
+        AWS_CONTAINER_CREDENTIALS_FULL_URI container: Option<Uri> = "" as |text| parse::optional(text, values::http_url), "URL of \
+            the agent that has the credentials of a container, as EKS Pod Identity sets it.";
+        AWS_CONTAINER_CREDENTIALS_RELATIVE_URI container_path: String = "", "Its path at `http://169.254.170.2`, as ECS sets it.";
+        AWS_CONTAINER_AUTHORIZATION_TOKEN container_token: String = "", "Header `Authorization` for the agent.", secret;
+        AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE container_token_file: Option<PathBuf> = "", "File with that header; takes \
+            precedence.";
+        AWS_EC2_METADATA_DISABLED no_metadata: bool = "false", "Does not ask the instance metadata service.";
+        AWS_EC2_METADATA_SERVICE_ENDPOINT metadata: Option<Uri> = "http://169.254.169.254" as |text| parse::optional(text, values::http_url), "URL \
+            of the instance metadata service (IMDSv2).";
+    }
+    pub(super) MemcachedVars in "Memcached" {
+        MEMCACHE_HOST_PORT servers: Vec<ServerAddress> = "" as values::memcached_servers, "Servers, \
+            `host:port,host:port,…`; the default port is 11211, and a path is a unix socket. Their order \
+            determines which server has a key, as in the Go service.";
+        MEMCACHE_SRV srv: Option<String> = "" as |text| parse::optional(text, values::memcached_srv), "DNS SRV record that lists the servers, \
+            `_memcache._tcp.example.com`; replaces `MEMCACHE_HOST_PORT`.";
+        MEMCACHE_SRV_REFRESH srv_refresh: Duration = "0", "Interval at which the SRV record is resolved \
+            again; `0` is never after the first answer.";
+        MEMCACHE_TLS use_tls: bool = "false", "Enables TLS.";
+        MEMCACHE_TLS_CACERT: Option<PathBuf> = "", "PEM file of CAs; replaces the system's.";
+        MEMCACHE_TLS_CLIENT_CERT: Option<PathBuf> = "", "PEM file of the client certificate.";
+        MEMCACHE_TLS_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
+        MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION: bool = "false", "Accepts a certificate for another host. \
+            Its signature is still verified.";
+        MEMCACHE_TIMEOUT: Duration = "10ms", "Time limit of an operation; then \
+            `STORE_FAILURE_POLICY` decides.";
+        MEMCACHE_CONNECT_TIMEOUT connect_timeout: Duration = "300ms" as parse::positive, "Time limit \
+            for connecting, including TLS.";
+        MEMCACHE_MAX_QUEUED max_queued: usize = "8192" as at_least::<1>, "Maximum number of checks queued \
+            per connection; more fail at once.";
+        MEMCACHE_HEALTH_CHECK_ACTIVE_CONNECTION unhealthy_without: bool = "false", "Unhealthy while there \
+            is no connection to one of the servers.";
+        MEMCACHE_MAX_IDLE_CONNS: () = "2" as parse::unused_integer, "No effect: each worker \
+            thread keeps one connection to each server.";
+    }
     pub Answers in "Responses" {
         SHADOW_MODE shadow_mode: bool = "false", "Allows every request; requests over their limit are \
             counted.";
@@ -323,21 +439,25 @@ table! {
         RESPONSE_DYNAMIC_METADATA_CODES dynamic_metadata_codes: bool = "false", "Adds `code` and `limitName` to \
             each descriptor in the metadata.";
         LIMIT_RESPONSE_HEADERS_ENABLED headers: bool = "false", "Adds the three headers below to responses.";
-        LIMIT_LIMIT_HEADER limit_header: String = "RateLimit-Limit", "Name of the header with the limit.";
-        LIMIT_REMAINING_HEADER remaining_header: String = "RateLimit-Remaining", "Name of the header with \
-            the remaining hits.";
-        LIMIT_RESET_HEADER reset_header: String = "RateLimit-Reset", "Name of the header with the seconds \
-            until the reset.";
+        => header_names: HeaderNames {
+            LIMIT_LIMIT_HEADER limit: Arc<str> = "RateLimit-Limit", "Name of the header with the limit.";
+            LIMIT_REMAINING_HEADER remaining: Arc<str> = "RateLimit-Remaining", "Name of the header with \
+                the remaining hits.";
+            LIMIT_RESET_HEADER reset: Arc<str> = "RateLimit-Reset", "Name of the header with the seconds \
+                until the reset.";
+        }
         LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED all_headers: bool = "false", "Adds `ratelimit-limit-<unit>s` and \
             `ratelimit-remaining-<unit>s` to responses for every descriptor with a limit.";
         LIMIT_REQUEST_HEADERS_ENABLED request_headers: bool = "false", "Has Envoy add the three headers below to \
             the request that it forwards.";
-        LIMIT_REQUEST_LIMIT_HEADER request_limit_header: String = "RateLimit-Limit", "Name of the header with \
-            the limit.";
-        LIMIT_REQUEST_REMAINING_HEADER request_remaining_header: String = "RateLimit-Remaining", "Name of the \
-            header with the remaining hits.";
-        LIMIT_REQUEST_RESET_HEADER request_reset_header: String = "RateLimit-Reset", "Name of the header with \
-            the seconds until the reset.";
+        => request_header_names: HeaderNames {
+            LIMIT_REQUEST_LIMIT_HEADER limit: Arc<str> = "RateLimit-Limit", "Name of the header with \
+                the limit.";
+            LIMIT_REQUEST_REMAINING_HEADER remaining: Arc<str> = "RateLimit-Remaining", "Name of the \
+                header with the remaining hits.";
+            LIMIT_REQUEST_RESET_HEADER reset: Arc<str> = "RateLimit-Reset", "Name of the header with \
+                the seconds until the reset.";
+        }
         LIMIT_RETRY_AFTER_HEADER retry_after_header: Option<String> = "" as |text| parse::optional(text, parse::header_name), "Name \
             of a header, such as `Retry-After`, with the seconds until a rejected request would be \
             allowed.";

@@ -12,13 +12,16 @@ use super::{
     vars::{self, ControlPlane},
 };
 use net::Secret;
-use rules_source::xds::settings::Xds;
-use rules_source::xds::settings::XdsBackoff;
-use rules_source::xds::settings::XdsTls;
-use text::InvalidValue;
+use rules_source::xds::settings::{Xds, XdsTls};
+use text::{InvalidValue, duration};
 
 /// Without a delay, a failing control plane would be retried as fast as both machines can.
 const SHORTEST_DELAY: Duration = Duration::from_millis(10);
+
+/// A delay; a shorter one means the shortest.
+pub(super) fn delay(text: &str) -> Result<Duration, InvalidValue> {
+    duration::parse(text).map(|delay| delay.max(SHORTEST_DELAY))
+}
 
 const TLS: TlsVars = TlsVars {
     ca: &vars::CONFIG_GRPC_XDS_SERVER_TLS_CACERT,
@@ -36,13 +39,8 @@ pub(super) fn read(reader: &mut Reader<'_>, source: RulesSource, text_of_rules: 
         tls: tls(reader, &set, source),
         server: set.server,
         node_id: set.node_id,
-        connect_retry_interval: set.connect_retry_interval.max(SHORTEST_DELAY),
-        backoff: XdsBackoff {
-            initial: set.backoff_initial.max(SHORTEST_DELAY),
-            max: set.backoff_max.max(SHORTEST_DELAY),
-            factor: set.backoff_factor,
-            jitter: set.backoff_jitter,
-        },
+        connect_retry_interval: set.connect_retry_interval,
+        backoff: set.backoff,
         keepalive_interval: set.keepalive_interval,
         max_message_bytes: if set.max_message_bytes == 0 { text_of_rules } else { set.max_message_bytes },
     };

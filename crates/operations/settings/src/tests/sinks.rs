@@ -2,15 +2,16 @@
 
 use super::super::{Available, Settings};
 use super::{problems, settings};
-use exporters::statsd::settings::{SinkAddress, Statsd};
+use exporters::statsd::{Dialect, settings::SinkAddress};
 use net::HostPort;
 
 #[test]
 fn statsd_is_the_default_without_another_sink() {
-    let statsd = |set: &[(&str, &str)]| settings(set).sinks.statsd;
+    let statsd =
+        |set: &[(&str, &str)]| settings(set).sinks.statsd.map(|sink| (sink.target, sink.is_configured));
     let usual = SinkAddress::Tcp(HostPort { host: "localhost".into(), port: 8125 });
-    assert_eq!(statsd(&[]), Some(Statsd { address: usual.clone(), is_configured: false }));
-    assert_eq!(statsd(&[("USE_STATSD", "true")]), Some(Statsd { address: usual, is_configured: true }));
+    assert_eq!(statsd(&[]), Some((usual.clone(), false)));
+    assert_eq!(statsd(&[("USE_STATSD", "true")]), Some((usual, true)));
     for set in
         [("USE_STATSD", "false"), ("USE_PROMETHEUS", "true"), ("USE_DOG_STATSD", "1"), ("DISABLE_STATS", "t")]
     {
@@ -26,14 +27,14 @@ fn reads_the_addresses_of_sinks() {
     let at = [("STATSD_HOST", "agent"), ("STATSD_PORT", "9")];
     let statsd = |protocol| {
         let set = [&at[..], &[("STATSD_PROTOCOL", protocol)]].concat();
-        settings(&set).sinks.statsd.unwrap().address
+        settings(&set).sinks.statsd.unwrap().target
     };
     assert_eq!(statsd("tcp"), SinkAddress::Tcp(host(9)));
     assert_eq!(statsd("udp"), SinkAddress::Udp(host(9)));
     assert_eq!(statsd("/run/statsd"), SinkAddress::Unix("/run/statsd".into()));
     let dog = |address| {
         let set = [&at[..], &[("USE_DOG_STATSD", "true"), ("DOG_STATSD_ADDR", address)]].concat();
-        settings(&set).sinks.dog.unwrap().address
+        settings(&set).sinks.dog.unwrap().target
     };
     assert_eq!(dog(""), SinkAddress::Udp(host(9)));
     assert_eq!(dog("agent:7"), SinkAddress::Udp(host(7)));
@@ -84,11 +85,11 @@ fn renames_metrics_as_the_go_service_does() {
             assert!(read.is_err(), "{case}");
             continue;
         }
-        let dog = read.unwrap().0.sinks.dog.unwrap();
+        let dialect = read.unwrap().0.sinks.dog.unwrap().dialect;
+        let Dialect::Dog { mogrifiers, .. } = dialect else { panic!("{dialect:?}") };
         for said in case["said"].as_array().unwrap() {
             let asked = said["asked"].as_str().unwrap();
-            let (name, tags) = dog
-                .mogrifiers
+            let (name, tags) = mogrifiers
                 .iter()
                 .find_map(|mogrifier| exporters::statsd::mogrify(mogrifier, asked))
                 .unwrap_or((asked.to_owned(), Vec::new()));

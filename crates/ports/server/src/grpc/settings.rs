@@ -25,5 +25,4 @@ pub struct Settings {
     pub max_concurrent_streams: u32,
     pub max_request_bytes: usize,
     pub receive_timeout: Duration,
-    pub shutdown_timeout: Duration,
 }

@@ -73,7 +73,8 @@ struct Worker {
 }
 
 impl Workers {
-    pub fn start(settings: &Settings, parts: &Parts) -> io::Result<Self> {
+    /// Starts the workers. Once they drain, each waits so long for its requests.
+    pub fn start(settings: &Settings, drain_timeout: Duration, parts: &Parts) -> io::Result<Self> {
         let is_reference = settings.implementation == GrpcServer::Tonic;
         let routes = is_reference.then(|| reference::routes(&parts.health));
         let streaming = Budget::new(settings.max_connections);
@@ -95,7 +96,7 @@ impl Workers {
                 panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
                     let (serving, reference) = Serving::new(&settings, &parts, routes, budgets, &drain);
-                    let left = work(serving, reference, receiver, drain, settings.shutdown_timeout).await;
+                    let left = work(serving, reference, receiver, drain, drain_timeout).await;
                     cut.fetch_add(left, Ordering::Relaxed);
                     drop(busy);
                     let _ = end.wait_for(|end| *end).await;

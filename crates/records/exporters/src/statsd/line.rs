@@ -5,17 +5,12 @@ use std::fmt::Write as _;
 use super::mogrifier::mogrify;
 use crate::statsd::settings::Mogrifier;
 
-pub struct Dialect(Form);
-
-enum Form {
-    Statsd {
-        tags: String,
-    },
-    /// Tags are at the end of the line.
-    Dog {
-        tags: Vec<String>,
-        mogrifiers: Vec<Mogrifier>,
-    },
+#[derive(Clone, PartialEq, Debug)]
+pub enum Dialect {
+    /// Tags are at the end of each name.
+    Statsd { tags: String },
+    /// Tags are at the end of the line. The first mogrifier that matches a name applies.
+    Dog { tags: Vec<String>, mogrifiers: Vec<Mogrifier> },
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -37,24 +32,24 @@ impl Dialect {
             // Writing to a String cannot fail.
             let _ = write!(written, ".__{}={}", clean(key, NAME), clean(value, TAG_IN_NAME));
         }
-        Self(Form::Statsd { tags: written })
+        Self::Statsd { tags: written }
     }
 
     /// DogStatsD. Each line has the `common` tags unchanged, then `tags`, then those of a mogrifier.
     pub fn dog(common: &[(String, String)], tags: &[(String, String)], mogrifiers: Vec<Mogrifier>) -> Self {
         let common = common.iter().map(|(key, value)| tag(key, value));
         let tags = sorted(tags).into_iter().map(|(key, value)| tag(key, &clean(value, TAG_IN_NAME)));
-        Self(Form::Dog { tags: common.chain(tags).collect(), mogrifiers })
+        Self::Dog { tags: common.chain(tags).collect(), mogrifiers }
     }
 
     pub(super) fn write(&self, line: &mut String, name: &str, amount: Amount) {
-        match &self.0 {
-            Form::Statsd { tags } => {
+        match self {
+            Self::Statsd { tags } => {
                 line.push_str(&clean(name, NAME));
                 line.push_str(tags);
                 write_amount(line, amount);
             }
-            Form::Dog { tags, mogrifiers } => {
+            Self::Dog { tags, mogrifiers } => {
                 let renamed = mogrifiers.iter().find_map(|mogrifier| mogrify(mogrifier, name));
                 let (name, own) = renamed.unwrap_or_else(|| (name.to_owned(), Vec::new()));
                 line.push_str(&clean(&name, NAME));

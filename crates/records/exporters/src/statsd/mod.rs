@@ -35,10 +35,11 @@ use faults::{
 };
 use metrics::{Samples, Stats};
 
+#[derive(Clone, PartialEq, Debug)]
 pub struct Sink {
     pub target: SinkAddress,
     pub dialect: Dialect,
-    /// False for the default sink, which may be absent.
+    /// False for the default sink, which may be absent: a refused connection causes no warning then.
     pub is_configured: bool,
 }
 

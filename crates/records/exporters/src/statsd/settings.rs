@@ -1,31 +1,9 @@
-//! The sinks of metrics, as the settings name them.
+//! What sinks are made of: addresses, tags, and rules for names.
 
 use std::{fmt, path::PathBuf};
 
 use net::HostPort;
 use regex::Regex;
-
-#[derive(Clone, PartialEq, Debug)]
-pub struct Sinks {
-    pub statsd: Option<Statsd>,
-    pub dog: Option<DogStatsd>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Statsd {
-    pub address: SinkAddress,
-    /// False if it is the default; then a refused connection causes no warning.
-    pub is_configured: bool,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-pub struct DogStatsd {
-    pub address: SinkAddress,
-    /// Tags that Datadog's clients add.
-    pub tags: Tags,
-    /// Rules for names; the first match applies.
-    pub mogrifiers: Vec<Mogrifier>,
-}
 
 /// A rule that turns a statsd name into another name and tags.
 #[derive(Clone, Debug)]
