@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http2::Budget;
+use budget::Budget;
 
 use super::parts::App;
 use admin::MemoryUse;

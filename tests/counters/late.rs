@@ -82,7 +82,7 @@ fn ask(after: Duration, policy: OnStoreFailure, slow_message: bool) -> (Exchange
         health: Arc::default(),
         tls: None,
         tracer: None,
-        inflight: http2::Budget::new(64 << 20),
+        inflight: budget::Budget::new(64 << 20),
     };
     let listener = bind_tcp((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let port = listener.local_addr().unwrap().port();

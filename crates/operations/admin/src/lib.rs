@@ -30,9 +30,9 @@ mod why;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use budget::Budget;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts};
-use http2::Budget;
 use tracing::info;
 
 use self::{

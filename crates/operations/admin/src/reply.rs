@@ -2,9 +2,9 @@
 
 use std::{borrow::Cow, io, sync::Arc};
 
+use budget::{Budget, Share};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use http2::{Budget, Share};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::mpsc;
 

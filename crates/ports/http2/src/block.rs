@@ -1,10 +1,10 @@
 //! Header blocks: one that CONTINUATION frames complete, and the memory of the last one, with the head of its request.
 
 use super::{
-    budget::Share,
     hpack::MAX_LIST,
     meter::{Work, count},
 };
+use budget::Share;
 
 /// The head of a well-formed request.
 #[derive(Clone)]

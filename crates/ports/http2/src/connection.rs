@@ -8,12 +8,12 @@ use std::{sync::Arc, time::Instant};
 
 use super::{
     block::{Block, Memo},
-    budget::Budget,
     frame::{self, FrameHead, HEAD, Handled, MAX_PAYLOAD, Reason, flag, kind, setting},
     hpack::{Decoder, MAX_LIST},
     limits::{self, Flood, Limits},
     streams::{Resets, Streams},
 };
+use budget::Budget;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

@@ -2,7 +2,6 @@
 
 use super::{
     block::{Block, Request},
-    budget::Share,
     connection::{Connection, GoAway, INITIAL_WINDOW, Service},
     control::depends_on,
     frame::{FrameHead, Handled, Reason, flag},
@@ -10,6 +9,7 @@ use super::{
     limits::{self, Flood},
     streams::Stream,
 };
+use budget::Share;
 
 const KEPT_CAPACITY: usize = 1024;
 

@@ -9,7 +9,8 @@
 //! ```
 //! use std::time::Instant;
 //!
-//! use http2::{Budget, Config, Connection, Envelope, Service, write_field};
+//! use budget::Budget;
+//! use http2::{Config, Connection, Envelope, Service, write_field};
 //!
 //! /// Responds to each request with its path.
 //! struct Echo;
@@ -66,7 +67,7 @@
 //!
 //! # Bounds
 //! A peer causes no panic and no unbounded cost. Frames that advance no request cost tokens ([`Flood`]); header lists,
-//! blocks and tables have limits; unfinished input and blocked output of all connections share a [`Budget`]; and a turn
+//! blocks and tables have limits; unfinished input and blocked output of all connections share a [`Budget`](budget::Budget); and a turn
 //! ends by the clock ([`Connection::begin_turn`]). Left to the caller: time limits for a preface, a request or a peer that
 //! does not read, and the number of connections.
 //!
@@ -74,13 +75,12 @@
 //! `connection` is the state machine. `headers` handles frames that open requests, `complete` is the fast path of most
 //! requests, `control` handles all other frames, and `sending` writes responses. `frame` encodes frames, `hpack` with
 //! `table` and `huffman` encodes and decodes header blocks, `field` is a header field, `head` rejects malformed requests,
-//! and `streams` holds the open streams and the numbers of reset ones. `limits` bounds the cost of one peer, `budget` the
-//! memory of all.
+//! and `streams` holds the open streams and the numbers of reset ones. `limits` bounds the cost of one peer, the
+//! crate `budget` the memory of all.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::string_slice))]
 
 mod block;
-mod budget;
 mod complete;
 mod connection;
 mod control;
@@ -102,7 +102,6 @@ mod table;
 mod tests;
 
 pub use self::{
-    budget::{Budget, Share},
     complete::Envelope,
     connection::{Config, Connection, INITIAL_WINDOW, Service},
     frame::Reason,

@@ -6,7 +6,6 @@
 use std::time::Instant;
 
 use super::{
-    budget::Share,
     complete::Envelope,
     connection::{Connection, GoAway, INITIAL_WINDOW, Phase, Service},
     frame::{self, Reason, flag, kind},
@@ -15,6 +14,7 @@ use super::{
     meter::{Work, count},
     streams::{End, Outgoing},
 };
+use budget::Share;
 
 /// Sent after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
 pub(super) const GOAWAY_PING: &[u8] = b"goodbye!";

@@ -4,10 +4,8 @@ use std::{sync::Arc, time::Instant};
 
 use hashbrown::HashMap;
 
-use super::{
-    budget::{Budget, Share},
-    meter::{Work, count},
-};
+use super::meter::{Work, count};
+use budget::{Budget, Share};
 
 /// Streams of a connection that are not charged to the budget. Further ones are charged in steps of as many, because
 /// all threads share the budget.
@@ -159,8 +157,6 @@ impl Resets {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::Relaxed;
-
     use super::*;
 
     /// Opens streams until the budget is exhausted, and returns their number.
@@ -192,22 +188,22 @@ mod tests {
         let [mut a, mut b] = [(); 2].map(|()| Streams::new(&budget));
         let free = u32::try_from(FREE).unwrap();
         assert_eq!(fill(&mut a, free), free);
-        assert_eq!(budget.used.load(Relaxed), 0);
+        assert_eq!(budget.used(), 0);
         for id in 0..free {
             a.remove(id);
         }
         assert_eq!(fill(&mut a, 1_000), 5 * free, "the budget allows four more times as many");
-        assert_eq!(budget.used.load(Relaxed), 4 * FREE * CHARGE);
+        assert_eq!(budget.used(), 4 * FREE * CHARGE);
         assert_eq!(fill(&mut b, 1_000), free, "the others have their free ones");
         for id in 1..5 * free {
             a.remove(id);
         }
-        assert_eq!(budget.used.load(Relaxed), 4 * FREE * CHARGE);
+        assert_eq!(budget.used(), 4 * FREE * CHARGE);
         a.remove(0);
-        assert_eq!((budget.used.load(Relaxed), a.open.capacity()), (0, 0));
+        assert_eq!((budget.used(), a.open.capacity()), (0, 0));
         assert_eq!(fill(&mut a, 1_000), 5 * free);
         drop((a, b));
-        assert_eq!(budget.used.load(Relaxed), 0);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

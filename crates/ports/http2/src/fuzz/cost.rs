@@ -12,10 +12,10 @@ use super::{
     script::{Script, Step},
 };
 use crate::{
-    budget::Budget,
     connection::{Config, Connection, Service},
     meter,
 };
+use budget::Budget;
 
 /// What a connection may cost.
 #[derive(Clone, Copy, Debug)]

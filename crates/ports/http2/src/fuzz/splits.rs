@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use super::ENVELOPE;
 use crate::{
-    budget::Budget,
     connection::{Config, Connection, Service},
     frame::Reason,
 };
+use budget::Budget;
 
 /// Stores each request, and sends it back as the response.
 #[derive(Default)]

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::super::{
-    budget::Budget,
     connection::{Config, Connection, Service},
     frame::{self, FrameHead, HEAD, Reason, flag, kind},
     fuzz::ENVELOPE,
     hpack,
 };
+use budget::Budget;
 
 pub(super) const PATH: &str = "/s/m";
 

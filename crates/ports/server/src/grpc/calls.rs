@@ -12,7 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http2::{Budget, Connection, Service, Share};
+use budget::{Budget, Share};
+use http2::{Connection, Service};
 use tokio::sync::watch;
 use tonic::Status;
 

@@ -10,8 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use budget::Share;
 use http2::{
-    End, Share,
+    End,
     meter::{Work, count},
 };
 use tonic::Status;

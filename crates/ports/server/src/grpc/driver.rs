@@ -16,7 +16,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http2::{Config, Connection, Flood, Reason, Share};
+use budget::Share;
+use http2::{Config, Connection, Flood, Reason};
 use tokio::{io::ReadBuf, sync::watch, task::yield_now, time::Sleep};
 use tracing::debug;
 

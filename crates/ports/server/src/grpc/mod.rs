@@ -32,7 +32,7 @@ mod worker;
 
 use std::sync::Arc;
 
-use http2::Budget;
+use budget::Budget;
 use tokio::sync::watch;
 
 #[cfg(any(test, feature = "testing"))]

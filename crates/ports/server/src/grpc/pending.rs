@@ -3,10 +3,8 @@
 
 use std::{future::Future, pin::Pin, sync::Arc, task::Context, time::Instant};
 
-use http2::{
-    Budget, Share,
-    meter::{Work, count},
-};
+use budget::{Budget, Share};
+use http2::meter::{Work, count};
 use tokio::sync::watch;
 use tonic::Status;
 

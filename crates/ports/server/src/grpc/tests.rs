@@ -14,7 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http2::{Budget, Config, write_field};
+use budget::Budget;
+use http2::{Config, write_field};
 use prost::Message;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex},

@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use http2::{INITIAL_WINDOW, Share};
+use budget::Share;
+use http2::INITIAL_WINDOW;
 use tonic::Status;
 
 use super::{

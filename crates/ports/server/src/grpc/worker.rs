@@ -17,7 +17,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http2::{Budget, Config};
+use budget::Budget;
+use http2::Config;
 use tokio::{
     net::{TcpStream, UnixStream},
     runtime,

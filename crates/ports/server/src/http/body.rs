@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
+use budget::{Budget, Share};
 use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt;
-use http2::{Budget, Share};
 use hyper::body::{Body as _, Incoming};
 use tokio::time::timeout;
 

@@ -28,12 +28,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use budget::{Budget, Share};
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _, stream::FuturesUnordered};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
-use http2::{Budget, Share};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{

@@ -19,7 +19,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use http2::Budget;
+use budget::Budget;
 use tokio::sync::watch;
 use tokio_rustls::rustls::ServerConfig;
 use tracing::{error, info, warn};

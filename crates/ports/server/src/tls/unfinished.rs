@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http2::{Budget, Share};
+use budget::{Budget, Share};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::Notify,

@@ -14,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use budget::Budget;
 use http2::{
-    Budget, Config, Connection, Reason,
+    Config, Connection, Reason,
     fuzz::{Bounds, Cost, Script, Step, allocations},
     meter,
 };

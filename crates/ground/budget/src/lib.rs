@@ -1,12 +1,13 @@
-//! The limit on the memory of all connections for unfinished input and blocked output.
+//! Memory that many connections share: what callers send and do not finish, and replies that they do not read.
 //!
-//! The process has one budget (`GRPC_MAX_INFLIGHT_BYTES`). Memory is charged by capacity before it is allocated:
-//! unfinished messages and header blocks, incomplete frames, streams beyond the first few of a connection, and
-//! responses that the peer's windows block. A message that is complete in one read is not stored and needs no budget.
+//! A [`Budget`] has a limit. Memory is charged to it by capacity before it is allocated, with a [`Share`], which returns what it
+//! has when its owner ends. On the gRPC port these are unfinished messages and header blocks, incomplete frames, streams beyond the
+//! first few of a connection, and responses that the peer's windows block; a message that is complete in one read is not stored
+//! and needs no budget.
 //!
-//! A message larger than a stream's initial window is granted its whole length before the window is opened for it, so
-//! a granted message always completes. Grants take at most half of the budget, so that large messages cannot starve
-//! small ones.
+//! A message larger than a stream's initial window is granted its whole length before the window is opened for it, so that
+//! a granted message always completes. Grants take at most half of the budget, so that large messages cannot starve small
+//! ones.
 
 use std::sync::{
     Arc,
@@ -15,7 +16,7 @@ use std::sync::{
 
 pub struct Budget {
     limit: usize,
-    pub(super) used: AtomicUsize,
+    used: AtomicUsize,
     granted: AtomicUsize,
 }
 
