@@ -113,20 +113,9 @@ pub(super) async fn tick(api: &Api) -> Vec<u8> {
     let parts = Parts { keys: true, refusals: true, rules: true, ..Parts::default() };
     let Ok(view) = api.view_of(None, parts).await else { return b"{}".to_vec() };
     let first_rules = rules::Wanted { most: 100, by_hits: true, ..rules::Wanted::default() };
-    let replies = [
-        ("refusals", recent::refused_keys(api, &view, false, 50)),
-        ("rules", rules::list(api, &view, &first_rules)),
-        ("status", status::of_view(api, &view).await),
-        ("top", recent::top_keys(api, &view, Order::Refused, 20)),
-        ("top_allowed", recent::top_keys(api, &view, Order::Allowed, 20)),
-        ("unmatched", recent::unmatched(api, &view, 20)),
-        ("overrides", Page { most: 100, ..Page::default() }.reply(api)),
-        ("domains", domains::list(api)),
-        ("replicas", status::replicas(api).await),
-        ("changes", changes::list(api, 20).await),
-    ];
     let mut text = vec![b'{'];
-    for (name, reply) in replies {
+    // The memory of each reply is free before the next one is made.
+    let mut add = |name: &str, reply: Result<Reply, Problem>| {
         if let Ok(Reply { body: Body::Json(body), .. }) = reply {
             if text.len() > 1 {
                 text.push(b',');
@@ -134,7 +123,17 @@ pub(super) async fn tick(api: &Api) -> Vec<u8> {
             text.extend_from_slice(format!("\"{name}\":").as_bytes());
             body.pieces().for_each(|piece| text.extend_from_slice(piece));
         }
-    }
+    };
+    add("refusals", recent::refused_keys(api, &view, false, 50));
+    add("rules", rules::list(api, &view, &first_rules));
+    add("status", status::of_view(api, &view).await);
+    add("top", recent::top_keys(api, &view, Order::Refused, 20));
+    add("top_allowed", recent::top_keys(api, &view, Order::Allowed, 20));
+    add("unmatched", recent::unmatched(api, &view, 20));
+    add("overrides", Page { most: 100, ..Page::default() }.reply(api));
+    add("domains", domains::list(api));
+    add("replicas", status::replicas(api).await);
+    add("changes", changes::list(api, 20).await);
     text.push(b'}');
     text
 }
