@@ -100,14 +100,13 @@ impl Algorithm {
 
     /// The same algorithm with another limit, whose counters are the same; `None` if its state depends on the limit.
     pub fn with_limit(self, limit: u64) -> Option<Self> {
-        let other = match self {
+        Some(match self {
             Self::FixedWindow(fixed) => Self::FixedWindow(FixedWindow { limit, ..fixed }),
             Self::SlidingWindow(sliding) => Self::SlidingWindow(SlidingWindow { limit, ..sliding }),
             Self::SlidingLog(log) => Self::SlidingLog(SlidingLog { limit, ..log }),
             Self::Concurrency(_) => Self::Concurrency(limit),
             Self::Bucket(_) => return None,
-        };
-        (self.tag() == other.tag()).then_some(other)
+        })
     }
 
     /// Identifies the format of its state. A limit can continue with the state of another one with the same tag, and of

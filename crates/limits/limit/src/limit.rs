@@ -142,16 +142,17 @@ impl Limit {
         if requests_per_unit.max(burst.map_or(0, NonZeroU64::get)) > kind.most() {
             return None;
         }
-        let plain = Self::plain(requests_per_unit, unit);
-        let algorithm = kind.at(requests_per_unit, window, burst);
-        let limit = Self { rate: Rate { multiplier, algorithm, ..plain.rate }, ..plain };
+        let mut limit = Self::plain(requests_per_unit, unit);
+        limit.rate.multiplier = multiplier;
+        limit.rate.algorithm = kind.at(requests_per_unit, window, burst);
         let is_plain = kind == Kind::FixedWindow && multiplier == NonZeroU32::MIN;
         Some(if is_plain { limit } else { limit.tagged() })
     }
 
     pub fn of_calendar(requests_per_unit: u64, calendar: Calendar) -> Self {
-        let plain = Self::plain(requests_per_unit, calendar.cycle().into());
-        Self { rate: Rate { calendar: Some(calendar), ..plain.rate }, ..plain }.following(calendar)
+        let mut limit = Self::plain(requests_per_unit, calendar.cycle().into());
+        limit.rate.calendar = Some(calendar);
+        limit.following(calendar)
     }
 
     /// The limit under `USE_CALENDAR_MONTH_RATE_LIMIT`: one per month of the Go service counts the months of UTC.
@@ -162,20 +163,22 @@ impl Limit {
         if calendar_months && is_month { self.following(Calendar::utc_month()) } else { self }
     }
 
-    fn following(self, calendar: Calendar) -> Self {
+    fn following(mut self, calendar: Calendar) -> Self {
         let fixed = FixedWindow { limit: self.requests_per_unit, period: Period::Calendar(calendar) };
-        Self { rate: Rate { algorithm: Algorithm::FixedWindow(fixed), ..self.rate }, ..self }
+        self.rate.algorithm = Algorithm::FixedWindow(fixed);
+        self
     }
 
     pub fn concurrency(requests: u64, hold: HoldRule) -> Self {
-        let plain = Self::plain(requests, Unit::Unknown);
-        let rate = Rate { algorithm: Algorithm::Concurrency(requests), ..plain.rate };
-        Self { rate, ..plain }.tagged().holding(Some(Arc::new(hold)))
+        let mut limit = Self::plain(requests, Unit::Unknown);
+        limit.rate.algorithm = Algorithm::Concurrency(requests);
+        limit.tagged().holding(Some(Arc::new(hold)))
     }
 
-    pub fn holding(self, hold: Option<Arc<HoldRule>>) -> Self {
-        let rate = Rate { holds: hold.is_some(), ..self.rate };
-        Self { rate, hold, ..self }
+    pub fn holding(mut self, hold: Option<Arc<HoldRule>>) -> Self {
+        self.rate.holds = hold.is_some();
+        self.hold = hold;
+        self
     }
 
     pub fn named(self, name: Option<Arc<str>>) -> Self {
@@ -183,22 +186,24 @@ impl Limit {
     }
 
     /// The limit with this counting mode. Only fixed windows are leased.
-    pub fn counted(self, counting: CountingMode) -> Self {
+    pub fn counted(mut self, counting: CountingMode) -> Self {
         let is_window = matches!(self.algorithm, Algorithm::FixedWindow(_));
-        let counting = if is_window { counting } else { CountingMode::Exact };
-        Self { rate: Rate { counting, ..self.rate }, ..self }
+        self.rate.counting = if is_window { counting } else { CountingMode::Exact };
+        self
     }
 
     /// The limit with a key that no limit of another kind, window or rate has.
-    pub fn tagged(self) -> Self {
-        let tag = Box::<str>::from(self.algorithm.tag());
-        Self { rate: Rate { is_tagged: true, ..self.rate }, tag, ..self }
+    pub fn tagged(mut self) -> Self {
+        self.rate.is_tagged = true;
+        self.tag = self.algorithm.tag().into();
+        self
     }
 
     /// The limit with counters that no limit of a rule has, whatever its window.
-    pub fn apart(self) -> Self {
-        let tag = format!("*{}", self.algorithm.tag()).into_boxed_str();
-        Self { rate: Rate { is_tagged: true, ..self.rate }, tag, ..self }
+    pub fn apart(mut self) -> Self {
+        self.rate.is_tagged = true;
+        self.tag = format!("*{}", self.algorithm.tag()).into();
+        self
     }
 
     /// The limit in the place of another one of its rule: it continues that one's counter if it counts in the same way, else
@@ -216,16 +221,8 @@ impl Limit {
     /// The limit with other numbers: `scale` gives that of its requests and that of a bucket's burst. Each is at most what the
     /// algorithm counts. Its schedule is dropped: [`at`](Self::at) has applied it before.
     pub fn scaled(&self, scale: impl Fn(u64) -> u64) -> Self {
-        let kind = self.algorithm.kind();
-        let number = |requests| scale(requests).min(kind.most());
-        let requests_per_unit = number(self.requests_per_unit);
-        let bucket = || {
-            let burst = NonZeroU64::new(number(self.algorithm.capacity()));
-            kind.at(requests_per_unit, self.window(), burst)
-        };
-        let algorithm = self.algorithm.with_limit(requests_per_unit).unwrap_or_else(bucket);
-        let rate = Rate { requests_per_unit, algorithm, ..self.rate };
-        Self { rate, schedule: None, ..self.clone() }
+        let most = self.algorithm.kind().most();
+        Self { rate: self.rate.scaled(|number| scale(number).min(most)), schedule: None, ..self.clone() }
     }
 
     /// The limit in force at an instant, which has no schedule.
@@ -242,8 +239,10 @@ impl Limit {
 
     /// The limit of the same counter with another number of requests; `None` if the counter's state depends on it.
     pub fn with_requests(&self, requests_per_unit: u64) -> Option<Self> {
-        let algorithm = self.algorithm.with_limit(requests_per_unit)?;
-        Some(Self { rate: Rate { requests_per_unit, algorithm, ..self.rate }, ..self.clone() })
+        let mut limit = self.clone();
+        limit.rate.requests_per_unit = requests_per_unit;
+        limit.rate.algorithm = self.algorithm.with_limit(requests_per_unit)?;
+        Some(limit)
     }
 
     /// The window in words: `minute`, `15 minutes`.
@@ -293,6 +292,17 @@ impl Rate {
     #[inline]
     pub fn is_leased(&self) -> bool {
         self.counting == CountingMode::Leased
+    }
+
+    /// The rate with other numbers: `scale` gives that of its requests and that of a bucket's burst.
+    pub(crate) fn scaled(&self, scale: impl Fn(u64) -> u64) -> Self {
+        let requests_per_unit = scale(self.requests_per_unit);
+        let bucket = || {
+            let burst = NonZeroU64::new(scale(self.algorithm.capacity()));
+            self.algorithm.kind().at(requests_per_unit, self.window(), burst)
+        };
+        let algorithm = self.algorithm.with_limit(requests_per_unit).unwrap_or_else(bucket);
+        Self { requests_per_unit, algorithm, ..*self }
     }
 
     /// The windows that its number of requests refers to.

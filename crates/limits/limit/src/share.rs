@@ -3,9 +3,7 @@
 //! The parts of a number add up to it: the first replicas, in an order that all know, have one more if it does not divide.
 //! Of a limit each has at least one hit, so together they admit the limit, or a hit each if that is more.
 
-use std::num::NonZeroU64;
-
-use crate::{Algorithm, Rate};
+use crate::Rate;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
@@ -43,23 +41,13 @@ impl Share {
     }
 
     pub fn of_rate(self, rate: &Rate) -> Rate {
-        let requests_per_unit = self.of_limit(rate.requests_per_unit);
-        let algorithm = match rate.algorithm {
-            Algorithm::FixedWindow(fixed) => {
-                Algorithm::FixedWindow(crate::FixedWindow { limit: requests_per_unit, ..fixed })
-            }
-            other => {
-                let burst = NonZeroU64::new(self.of_limit(other.capacity()));
-                other.kind().at(requests_per_unit, rate.window(), burst)
-            }
-        };
-        Rate { requests_per_unit, algorithm, ..*rate }
+        rate.scaled(|limit| self.of_limit(limit))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
+    use std::num::{NonZeroU32, NonZeroU64};
 
     use proptest::prelude::*;
 

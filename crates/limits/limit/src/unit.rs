@@ -10,19 +10,14 @@ use crate::calendar::Cycle;
 pub enum Unit {
     /// None: a limit of requests under way.
     Unknown = 0,
-    /// One second.
     Second = 1,
-    /// 60 seconds.
     Minute = 2,
-    /// 60 minutes.
     Hour = 3,
-    /// 24 hours.
     Day = 4,
     /// 30 days.
     Month = 5,
     /// 365 days.
     Year = 6,
-    /// 7 days.
     Week = 7,
 }
 
