@@ -55,8 +55,13 @@ pub fn compile(files: &[SourceFile], options: CompileOptions) -> Compiled {
 /// Compiles the resources of a control plane in this order. Their [diagnostics](Compiled::diagnostics) name the resource
 /// instead of a file, and have no lines.
 pub fn compile_resources(resources: &[RateLimitConfig], options: CompileOptions) -> Compiled {
-    let diagnostics = resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
-    let raw: Vec<Option<RawFile>> = resources.iter().map(|resource| Some(messages::read(resource))).collect();
+    let mut diagnostics: Vec<Diagnostics> =
+        resources.iter().map(|resource| Diagnostics::of_resource(&resource.name)).collect();
+    let raw: Vec<Option<RawFile>> = resources
+        .iter()
+        .zip(&mut diagnostics)
+        .map(|(resource, diagnostics)| Some(ast::read(&messages::document(resource), diagnostics)))
+        .collect();
     compile_ast(&raw, options, diagnostics)
 }
 
@@ -80,7 +85,7 @@ fn compile_ast(
         let domain = Domain { index: at, on_store_failure, ..Domain::new(draft.name.into(), root) };
         domains.insert(domain.name.clone(), domain);
     }
-    let rule_count = lowering.rule_count;
+    let by_id = lowering.by_id;
 
     for draft in &drafts {
         // Lints about an incomplete domain would be misleading.
@@ -91,7 +96,7 @@ fn compile_ast(
     let sound = !diagnostics.iter().any(Diagnostics::has_errors);
     let files = diagnostics.iter().map(|diagnostics| diagnostics.file().into()).collect();
     let diagnostics = diagnostics.into_iter().flat_map(Diagnostics::into_sorted).collect();
-    Compiled { rules: sound.then(|| RuleSet::new(domains, rule_count, files)), diagnostics }
+    Compiled { rules: sound.then(|| RuleSet { domains, by_id: by_id.into(), files }), diagnostics }
 }
 
 impl SourceFile {
@@ -165,18 +170,15 @@ fn domains<'r>(
 fn domain_name<'r>(raw: &'r RawFile, diagnostics: &mut Diagnostics) -> &'r str {
     let name = raw.domain.value().map_or("", String::as_str);
     if name.is_empty() && !raw.domain.is_wrong() {
-        let place = raw.domain.place().or(raw.place);
         let kind = diagnostics.kind;
-        let message = match place {
-            Some(_) => format!("the {} has no domain", kind.name()),
-            None => format!("the {0} is empty; a rules {0} must have a domain", kind.name()),
-        };
         let action = match kind {
             InputKind::File => "begin the file with `domain: NAME`",
             InputKind::Resource => "give it a `domain`",
         };
-        let help = Some(format!("{action}, the domain of Envoy's rate limit filter"));
-        diagnostics.file_error(FileError { place, message, help });
+        let place = raw.domain.place().unwrap_or(raw.place);
+        let error = FileError::at(place, format!("the {} has no domain", kind.name()));
+        let help = format!("{action}, the domain of Envoy's rate limit filter");
+        diagnostics.file_error(error.with_help(help));
     }
     name
 }

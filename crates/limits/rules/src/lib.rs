@@ -17,9 +17,9 @@
 //!
 //! Reading order: [`model`] has the compiled rules, [`matcher`] finds a rule in them, and [`compile()`] creates
 //! them from files and reports every error in one run. Its stages are `yaml` (text to a tree with places), `ast` (the tree
-//! to typed fields), `lower` (the fields to the model) and `lint` (warnings about valid rules). `messages` converts the
-//! messages of a control plane to the same AST. [`fingerprint`] hashes the meaning of rules. Nothing here reads a file or
-//! the clock: the input is texts and messages, the output rules and diagnostics.
+//! to typed fields, by a table of all keys), `lower` (the fields to the model) and `lint` (warnings about valid rules).
+//! `messages` converts the messages of a control plane to the same tree. [`fingerprint`] hashes the meaning of rules.
+//! Nothing here reads a file or the clock: the input is texts and messages, the output rules and diagnostics.
 
 mod ast;
 mod lint;

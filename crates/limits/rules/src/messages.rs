@@ -1,136 +1,132 @@
-//! The second front end of the compiler: the AST of the messages that a control plane sends.
+//! The messages of a control plane as documents, so that the reader of files reads them too.
 //!
-//! [`compile_resources`](super::compile_resources) calls it once for each resource. The form of a message cannot be invalid,
-//! so nothing is reported here. Protobuf defaults (an empty text, `false`, a 0 beside `unlimited`) count as absent. Places
-//! are synthetic and only sort diagnostics; the path locates a value.
+//! [`compile_resources`](super::compile_resources) calls it once for each resource. Protobuf defaults (an empty text, `false`,
+//! a 0 beside `unlimited`) are absent, and the form of a message cannot be invalid. Places are in the order of the message
+//! and only sort diagnostics; the path locates a value.
 
 use prost_types::{Struct, value::Kind};
 
-use super::model::{Metadata, Value};
-use crate::ast::{
-    Field, Given, Rare, RareOfDescriptor, RareOfLimit, RawDescriptor, RawFile, RawLimit, RawLimits,
-    RawReplaces,
-};
+use super::yaml::{Content, Document, Meaning, NodeRef, Pair, Scalar};
 use limit::Unit;
-use proto::ratelimit::config::ratelimit::v3::{
-    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace,
-};
+use proto::ratelimit::config::ratelimit::v3::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 use text::diagnostics::Place;
 
-pub(super) fn read(config: &RateLimitConfig) -> RawFile {
-    let place = Place::default();
-    let mut reader = Reader { descriptors: 0 };
-    RawFile {
-        place: Some(place),
-        domain: text(&config.domain, place),
-        descriptors: list(reader.descriptors(&config.descriptors), place),
-        ..RawFile::default()
-    }
+pub(super) fn document(config: &RateLimitConfig) -> Document {
+    let root = Writer { nodes: 0 }.map(|map| {
+        map.text("domain", &config.domain);
+        map.list("descriptors", &config.descriptors, descriptor);
+    });
+    Document { root: Some(root), remainder: None }
 }
 
-/// Numbers the descriptors, for synthetic lines.
-struct Reader {
-    descriptors: u32,
+fn descriptor(map: &mut MapWriter<'_>, message: &RateLimitDescriptor) {
+    map.text("key", &message.key);
+    map.text("value", &message.value);
+    map.flag("shadow_mode", message.shadow_mode);
+    map.flag("quota_mode", message.quota_mode);
+    map.flag("detailed_metric", message.detailed_metric);
+    if let Some(metadata) = &message.metadata {
+        map.put("metadata", |writer| writer.metadata(metadata));
+    }
+    if let Some(policy) = &message.rate_limit {
+        map.put("rate_limit", |writer| writer.map(|map| limit(map, policy)));
+    }
+    map.list("descriptors", &message.descriptors, descriptor);
 }
 
-impl Reader {
-    fn descriptors(&mut self, messages: &[RateLimitDescriptor]) -> Vec<RawDescriptor> {
-        messages.iter().enumerate().map(|(index, message)| self.descriptor(index, message)).collect()
+fn limit(map: &mut MapWriter<'_>, message: &RateLimitPolicy) {
+    match Unit::from_number(message.unit) {
+        Some(unit) => map.text("unit", unit.name()),
+        None if message.unit == 0 => {}
+        None => map.text("unit", &message.unit.to_string()),
+    }
+    if message.requests_per_unit > 0 || !message.unlimited {
+        let requests = Meaning::Int(message.requests_per_unit.into());
+        map.put("requests_per_unit", |writer| writer.scalar("", requests));
+    }
+    map.flag("unlimited", message.unlimited);
+    map.text("name", &message.name);
+    map.list("replaces", &message.replaces, |map, replaced| map.text("name", &replaced.name));
+}
+
+/// Numbers the nodes, for their places.
+struct Writer {
+    nodes: u32,
+}
+
+struct MapWriter<'w> {
+    writer: &'w mut Writer,
+    pairs: Vec<Pair>,
+}
+
+impl Writer {
+    fn node(&mut self, content: impl FnOnce(&mut Self) -> Content) -> NodeRef {
+        self.nodes += 1;
+        let place = Place { line: self.nodes, column: 0 };
+        NodeRef::new(content(self), place)
     }
 
-    fn descriptor(&mut self, index: usize, message: &RateLimitDescriptor) -> RawDescriptor {
-        self.descriptors += 1;
-        let line = self.descriptors;
-        let at = |column| Place { line, column };
-        RawDescriptor {
-            place: at(0),
-            index,
-            key: text(&message.key, at(1)),
-            value: text(&message.value, at(2)),
-            rate_limit: optional(
-                message.rate_limit.as_ref().map(|policy| RawLimits::One(Box::new(limit(policy, line)))),
-                at(7),
-            ),
-            descriptors: list(self.descriptors(&message.descriptors), at(8)),
-            rare: rare_of_descriptor(message, line),
+    fn scalar(&mut self, text: &str, meaning: Meaning) -> NodeRef {
+        self.node(|_| Content::Scalar(Scalar { text: text.into(), meaning }))
+    }
+
+    fn map(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> NodeRef {
+        self.node(|writer| {
+            let mut map = MapWriter { writer, pairs: Vec::new() };
+            write(&mut map);
+            Content::map(map.pairs)
+        })
+    }
+
+    fn metadata(&mut self, message: &Struct) -> NodeRef {
+        self.map(|map| {
+            for (key, value) in &message.fields {
+                map.put(key, |writer| writer.value(value));
+            }
+        })
+    }
+
+    fn value(&mut self, message: &prost_types::Value) -> NodeRef {
+        match &message.kind {
+            None | Some(Kind::NullValue(_)) => self.scalar("", Meaning::Null),
+            Some(Kind::BoolValue(flag)) => self.scalar("", Meaning::Bool(*flag)),
+            Some(Kind::NumberValue(number)) => self.scalar("", Meaning::Float(*number)),
+            Some(Kind::StringValue(text)) => self.scalar(text, Meaning::Text),
+            Some(Kind::ListValue(list)) => self
+                .node(|writer| Content::list(list.values.iter().map(|value| writer.value(value)).collect())),
+            Some(Kind::StructValue(map)) => self.metadata(map),
         }
     }
 }
 
-fn limit(message: &RateLimitPolicy, line: u32) -> RawLimit {
-    let at = |column| Place { line, column };
-    let unit = match Unit::from_number(message.unit) {
-        Some(unit) => unit.name().to_owned(),
-        None if message.unit == 0 => String::new(),
-        None => message.unit.to_string(),
-    };
-    let replaces = |(place, RateLimitReplace { name }): (Place, &RateLimitReplace)| RawReplaces {
-        place,
-        name: text(name, place),
-    };
-    let has_rare = message.unlimited || !message.name.is_empty() || !message.replaces.is_empty();
-    let rare = || RareOfLimit {
-        unlimited: flag(message.unlimited, at(12)),
-        name: text(&message.name, at(13)),
-        replaces: list((20..).map(at).zip(&message.replaces).map(replaces).collect(), at(14)),
-        ..RareOfLimit::default()
-    };
-    RawLimit {
-        place: at(7),
-        unit: text(&unit, at(10)),
-        requests_per_unit: optional(
-            Some(u64::from(message.requests_per_unit)).filter(|requests| *requests > 0 || !message.unlimited),
-            at(11),
-        ),
-        rare: if has_rare { rare().into() } else { Rare::default() },
-        ..RawLimit::default()
+impl MapWriter<'_> {
+    fn put(&mut self, key: &str, value: impl FnOnce(&mut Writer) -> NodeRef) {
+        let key = self.writer.scalar(key, Meaning::Text);
+        self.pairs.push(Pair::new(key, value(self.writer)));
     }
-}
 
-fn rare_of_descriptor(message: &RateLimitDescriptor, line: u32) -> Rare<RareOfDescriptor> {
-    let at = |column| Place { line, column };
-    if !(message.shadow_mode || message.quota_mode || message.detailed_metric || message.metadata.is_some()) {
-        return Rare::default();
+    fn text(&mut self, key: &str, text: &str) {
+        if !text.is_empty() {
+            self.put(key, |writer| writer.scalar(text, Meaning::Text));
+        }
     }
-    let rare = RareOfDescriptor {
-        shadow_mode: flag(message.shadow_mode, at(3)),
-        quota_mode: flag(message.quota_mode, at(4)),
-        detailed_metric: flag(message.detailed_metric, at(5)),
-        metadata: optional(message.metadata.as_ref().map(metadata), at(6)),
-        ..RareOfDescriptor::default()
-    };
-    rare.into()
-}
 
-fn metadata(map: &Struct) -> Metadata {
-    map.fields.iter().map(|(key, content)| (key.clone(), value(content))).collect()
-}
-
-fn value(message: &prost_types::Value) -> Value {
-    match &message.kind {
-        None | Some(Kind::NullValue(_)) => Value::Null,
-        Some(Kind::BoolValue(flag)) => Value::Bool(*flag),
-        Some(Kind::NumberValue(number)) => Value::Number(*number),
-        Some(Kind::StringValue(text)) => Value::Text(text.clone()),
-        Some(Kind::ListValue(list)) => Value::List(list.values.iter().map(value).collect()),
-        Some(Kind::StructValue(map)) => Value::Map(metadata(map)),
+    fn flag(&mut self, key: &str, is_set: bool) {
+        if is_set {
+            self.put(key, |writer| writer.scalar("", Meaning::Bool(true)));
+        }
     }
-}
 
-fn optional<T>(value: Option<T>, place: Place) -> Field<T> {
-    value.map_or(Field::Absent, |value| Field::Given(Given { value, place, key: place }))
-}
-
-fn text(text: &str, place: Place) -> Field<String> {
-    optional((!text.is_empty()).then(|| text.to_owned()), place)
-}
-
-fn flag(set: bool, place: Place) -> Field<bool> {
-    optional(set.then_some(true), place)
-}
-
-fn list<T>(items: Vec<T>, place: Place) -> Field<Vec<T>> {
-    optional((!items.is_empty()).then_some(items), place)
+    fn list<T>(&mut self, key: &str, items: &[T], write: impl Fn(&mut MapWriter<'_>, &T)) {
+        if items.is_empty() {
+            return;
+        }
+        self.put(key, |writer| {
+            writer.node(|writer| {
+                Content::list(items.iter().map(|item| writer.map(|map| write(map, item))).collect())
+            })
+        });
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use limit::{Limit, Limits};
 pub struct RuleSet {
     pub(super) domains: HashMap<Box<str>, Domain>,
     /// The descriptors with a rule, by the rule's id.
-    by_id: Box<[Arc<Node>]>,
+    pub(super) by_id: Box<[Arc<Node>]>,
     /// The names of the files, by the index in [`Origin`].
     pub(super) files: Box<[Box<str>]>,
 }
@@ -142,15 +142,6 @@ pub enum Value {
 }
 
 impl RuleSet {
-    /// `rule_count` rules, with the ids below it.
-    pub(super) fn new(domains: HashMap<Box<str>, Domain>, rule_count: u32, files: Box<[Box<str>]>) -> Self {
-        let mut by_id = Vec::with_capacity(rule_count as usize);
-        domains.values().for_each(|domain| domain.root.collect_nodes(&mut by_id));
-        by_id.sort_unstable_by_key(|node| node.rule.as_ref().map(|rule| rule.id.0));
-        assert_eq!(by_id.len(), rule_count as usize, "each rule is in one place of the tree");
-        Self { domains, by_id: by_id.into(), files }
-    }
-
     #[expect(clippy::expect_used, reason = "an id is valid in its own set")]
     #[inline]
     pub fn rule(&self, id: RuleId) -> &Rule {
@@ -199,9 +190,9 @@ impl RuleSet {
         self.by_id.len() as u32
     }
 
-    /// Every rule, in no particular order.
+    /// Every rule, by its id.
     pub fn rules(&self) -> Vec<&Rule> {
-        self.domains.values().flat_map(Domain::rules).map(|(rule, _)| rule).collect()
+        self.by_id.iter().filter_map(|node| node.rule.as_ref()).collect()
     }
 
     /// Whether one of the limits holds.
@@ -228,13 +219,6 @@ impl Domain {
 }
 
 impl Level {
-    fn collect_nodes(&self, into: &mut Vec<Arc<Node>>) {
-        for ByText(node) in &self.nodes {
-            into.extend(node.rule.as_ref().map(|_| node.clone()));
-            node.children.collect_nodes(into);
-        }
-    }
-
     fn collect<'r>(&'r self, has_fixed_name: bool, into: &mut Vec<(&'r Rule, bool)>) {
         for ByText(node) in &self.nodes {
             let has_fixed_name = has_fixed_name && !node.value_to_metric;

@@ -9,15 +9,16 @@ use limit::MAX_LIMIT;
 use super::{
     super::yaml::{Content, Meaning, Node, NodeRef, Pair},
     Field, Given,
+    keys::RawMap,
 };
 use text::diagnostics::{Diagnostics, Path, Place, quoted};
 
-pub(super) struct Reader<'f> {
+pub(crate) struct Reader<'f> {
     pub(super) diagnostics: &'f mut Diagnostics,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Spot<'a> {
+pub(crate) struct Spot<'a> {
     pub(super) node: &'a Node,
     pub(super) place: Place,
     pub(super) path: &'a Path<'a>,
@@ -43,7 +44,7 @@ impl<'a> Spot<'a> {
         Self { node: &pair.value.node, place: pair.value.place, path, key: pair.key.place, via, live }
     }
 
-    fn given<T>(&self, value: T) -> Field<T> {
+    pub(super) fn given<T>(&self, value: T) -> Field<T> {
         Field::Given(Given { value, place: self.place, key: self.key })
     }
 }
@@ -82,11 +83,11 @@ impl Reader<'_> {
     }
 
     /// A text, or a list of texts.
-    pub(super) fn texts(&mut self, spot: Spot<'_>) -> Vec<Field<String>> {
-        let Content::List(links) = &spot.node.content else { return vec![self.text(spot)] };
+    pub(super) fn texts(&mut self, spot: Spot<'_>) -> Field<Vec<Field<String>>> {
+        let Content::List(links) = &spot.node.content else { return spot.given(vec![self.text(spot)]) };
         if links.is_empty() {
             self.error(&spot, "this list is empty", "add an item, or remove the key");
-            return vec![Field::Wrong];
+            return Field::Wrong;
         }
         let item = |(at, link)| {
             let path = spot.path.item(at);
@@ -98,21 +99,21 @@ impl Reader<'_> {
             }
             text
         };
-        links.iter().enumerate().map(item).collect()
+        spot.given(links.iter().enumerate().map(item).collect())
     }
 
     /// A limit. Those beyond 32 bits are named where that is wanted.
-    pub(super) fn requests_per_unit(&mut self, spot: Spot<'_>) -> Field<u64> {
-        let (place, path) = (spot.place, spot.path);
-        let number = self.number(spot, MAX_LIMIT);
+    pub(super) fn limit(&mut self, spot: Spot<'_>) -> Field<u64> {
+        let Spot { place, path, .. } = spot;
+        let number = self.number::<MAX_LIMIT>(spot);
         if let Some(number) = number.value().filter(|number| **number > u32::MAX.into()) {
             self.diagnostics.large_limit(place, path, *number);
         }
         number
     }
 
-    /// An integer from 0 to `most`, which is below 2⁵³.
-    pub(super) fn number(&mut self, spot: Spot<'_>, most: u64) -> Field<u64> {
+    /// An integer from 0 to `MOST`, which is below 2⁵³.
+    pub(super) fn number<const MOST: u64>(&mut self, spot: Spot<'_>) -> Field<u64> {
         let number = match scalar(spot.node) {
             Some(Meaning::Null) => return Field::Absent,
             Some(Meaning::Int(number)) => u64::try_from(*number).ok(),
@@ -121,10 +122,10 @@ impl Reader<'_> {
             Some(Meaning::Float(number)) if !spot.live && *number >= 0.0 => Some(*number as u64),
             _ => None,
         };
-        if let Some(number) = number.filter(|number| *number <= most) {
+        if let Some(number) = number.filter(|number| *number <= MOST) {
             return spot.given(number);
         }
-        self.mismatch(&spot, "an integer", &help_for_number(&spot, most));
+        self.mismatch(&spot, "an integer", &help_for_number(&spot, MOST));
         Field::Wrong
     }
 
@@ -155,13 +156,8 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn list<T>(
-        &mut self,
-        spot: Spot<'_>,
-        items: &str,
-        example: &str,
-        mut read: impl FnMut(&mut Self, usize, Spot<'_>) -> T,
-    ) -> Field<Vec<T>> {
+    /// A list of maps.
+    pub(super) fn list<M: RawMap>(&mut self, spot: Spot<'_>, items: &str, example: &str) -> Field<Vec<M>> {
         let Content::List(links) = &spot.node.content else {
             if scalar(spot.node) == Some(&Meaning::Null) {
                 return Field::Absent;
@@ -170,18 +166,34 @@ impl Reader<'_> {
             self.mismatch(&spot, &format!("a list of {items}"), &help);
             return Field::Wrong;
         };
-        let mut read_items = Vec::with_capacity(links.len());
+        let mut maps = Vec::with_capacity(links.len());
         for (at, link) in links.iter().enumerate() {
             let path = spot.path.item(at);
             let item = spot.item(link, &path);
-            if matches!(item.node.content, Content::Map(_)) {
-                read_items.push(read(self, at, item));
+            if let Content::Map(pairs) = &item.node.content {
+                maps.push(self.map(at, item, pairs));
             } else if spot.live || scalar(item.node) != Some(&Meaning::Null) {
                 let message = format!("expected a map in this list of {items}, got {}", kind(item.node));
                 self.error(&item, message, format!("write `{example}`"));
             }
         }
-        spot.given(read_items)
+        spot.given(maps)
+    }
+
+    /// A map, which is this item of a list, counted from 0.
+    pub(super) fn map<M: RawMap>(&mut self, index: usize, spot: Spot<'_>, pairs: &[Pair]) -> M {
+        let mut map = M::at(spot.place, index);
+        self.fields(spot, pairs, &mut map);
+        map
+    }
+
+    /// A map that may not be null. `help` says what to write instead.
+    pub(super) fn required_map<M: RawMap>(&mut self, spot: Spot<'_>, help: &str) -> Field<M> {
+        if let Content::Map(pairs) = &spot.node.content {
+            return spot.given(self.map(0, spot, pairs));
+        }
+        self.mismatch(&spot, "a map", help);
+        Field::Wrong
     }
 }
 

@@ -9,7 +9,7 @@ mod texts;
 use std::{collections::HashSet, time::Duration};
 
 use super::lower::{At, Sibling};
-use crate::ast::{Field, RareOfDescriptor, RawDescriptor, RawFile, RawLimit};
+use crate::ast::{Field, RawDescriptor, RawFile, RawLimit, RawMap as _};
 use limit::{Kind, Unit};
 use reach::Reach;
 use text::{
@@ -28,21 +28,17 @@ pub(super) fn of_domain(
     diagnostics: &mut [Diagnostics],
 ) {
     for (file, raw) in files {
-        if let Some(domain) = raw.domain.given()
-            && raw.descriptors.items().is_empty()
-        {
-            let message = format!(
-                "the domain {} has no descriptors here, so the {} has no effect",
-                quoted(&domain.value),
-                diagnostics[*file].kind.name(),
-            );
-            diagnostics[*file].warning(domain.place, &Path::File.key("domain"), message, None);
-        }
-    }
-    for (file, raw) in files {
         let Some(domain) = raw.domain.given() else { continue };
+        let path = Path::File.key("domain");
+        let diagnostics = &mut diagnostics[*file];
+        if raw.descriptors.items().is_empty() {
+            let name = quoted(&domain.value);
+            let kind = diagnostics.kind.name();
+            let message = format!("the domain {name} has no descriptors here, so the {kind} has no effect");
+            diagnostics.warning(domain.place, &path, message, None);
+        }
         if let Some((message, help)) = texts::of_text(&domain.value) {
-            diagnostics[*file].warning(domain.place, &Path::File.key("domain"), message, Some(help));
+            diagnostics.warning(domain.place, &path, message, Some(help));
         }
     }
     let mut names = HashSet::new();
@@ -80,7 +76,7 @@ impl Walk<'_> {
         let reach = Reach::of(&texts);
         let mut below = Below::default();
         for (at, sibling) in siblings.iter().enumerate() {
-            let path = list.item(sibling.raw.index);
+            let path = sibling.raw.path(list);
             self.texts(*sibling, &path);
             self.unreachable(siblings, at, &reach, list);
             self.idle(*sibling, at, &reach, &path);
@@ -112,7 +108,7 @@ impl Walk<'_> {
         }
         for idle in idle_keys(raw, below) {
             let message = format!("`{}` has no effect here: {}", idle.key, idle.reason);
-            self.warning(sibling.at(idle.place, path), message, "remove it");
+            self.warning(sibling.at(idle.place, *path), message, "remove it");
         }
         below
     }
@@ -122,11 +118,11 @@ impl Walk<'_> {
         let RawDescriptor { key, value, .. } = sibling.raw;
         let Some(key) = key.given() else { return };
         if let Some((message, help)) = texts::of_text(&key.value) {
-            self.warning(sibling.at(key.place, &path.key("key")), message, help);
+            self.warning(sibling.at(key.place, path.key("key")), message, help);
         }
         let Some(value) = value.given() else { return };
         if let Some((message, help)) = texts::of_value(&key.value, &value.value) {
-            self.warning(sibling.at(value.place, &path.key("value")), message, help);
+            self.warning(sibling.at(value.place, path.key("value")), message, help);
         }
     }
 
@@ -151,7 +147,7 @@ impl Walk<'_> {
                 format!("this descriptor is unreachable: {by} at {place} matches every value of {key}");
             (message, "wildcards take precedence over a key without a value: remove one of the two")
         };
-        self.warning(At { file, place: raw.place, path: &list.item(raw.index) }, message, help);
+        self.warning(At { file, place: raw.place, path: raw.path(list) }, message, help);
     }
 
     /// Reports a descriptor without a limit or descriptors below, which does not exempt a value either.
@@ -164,32 +160,22 @@ impl Walk<'_> {
         if !has_effect && !reach.may_exempt(at) {
             let message = "this descriptor has no effect: it has no `rate_limit` and no `descriptors`";
             let help = "add a `rate_limit`, or remove the descriptor";
-            self.warning(sibling.at(raw.place, path), message, help);
+            self.warning(sibling.at(raw.place, *path), message, help);
         }
     }
 
     fn limit(&mut self, file: usize, limit: &RawLimit, path: &Path<'_>) {
         if limit.unlimited.is_set() {
-            let idle = [
-                ("requests_per_unit", limit.requests_per_unit.key()),
-                ("unit", limit.unit.key()),
-                ("name", limit.name.key()),
-                ("unit_multiplier", limit.unit_multiplier.key()),
-                ("algorithm", limit.algorithm.key()),
-                ("burst", limit.burst.key()),
-                ("counting", limit.counting.key()),
-                ("calendar", limit.calendar.key()),
-                ("schedule", limit.schedule.key()),
-            ];
-            for (key, place) in idle {
-                let Some(place) = place else { continue };
+            // `lower` rejects `unlimited` beside a hold, and a matched rule replaces others whether or not it is limited.
+            let has_effect = |key| ["unlimited", "hold", "replaces"].contains(&key);
+            for (key, place) in limit.given_keys().into_iter().filter(|(key, _)| !has_effect(*key)) {
                 let message = format!("`{key}` has no effect with `unlimited: true`");
-                self.warning(At { file, place, path }, message, "remove one of the two");
+                self.warning(At { file, place, path: *path }, message, "remove one of the two");
             }
         } else if limit.requests_per_unit.given().is_none() {
             let message = "`requests_per_unit` is missing, so every request is over the limit of 0";
             self.warning(
-                At { file, place: limit.place, path },
+                At { file, place: limit.place, path: *path },
                 message,
                 "add a number; write 0 if that is intended",
             );
@@ -197,7 +183,7 @@ impl Walk<'_> {
         self.costly_log(file, limit, path);
         self.long_hold(file, limit, path);
         let list = path.key("replaces");
-        for (at, replaced) in limit.replaces.items().iter().enumerate() {
+        for replaced in limit.replaces.items() {
             let Some(name) = replaced.name.given().filter(|name| !self.names.contains(&*name.value)) else {
                 continue;
             };
@@ -207,7 +193,11 @@ impl Walk<'_> {
             );
             let own = limit.name.value().map_or("", String::as_str);
             let help = self.help_for_name(&name.value, own);
-            self.warning(At { file, place: name.place, path: &list.item(at).key("name") }, message, help);
+            self.warning(
+                At { file, place: name.place, path: replaced.path(&list).key("name") },
+                message,
+                help,
+            );
         }
     }
 
@@ -221,7 +211,7 @@ impl Walk<'_> {
         if duration::parse(&ttl.value).is_ok_and(|ttl| ttl > window) {
             let message = "a hold may outlive its window: it reserves nothing in the next one";
             let help = "keep it for requests that may take longer than a window; otherwise shorten `ttl`";
-            self.warning(At { file, place: ttl.place, path: &path.key("hold").key("ttl") }, message, help);
+            self.warning(At { file, place: ttl.place, path: path.key("hold").key("ttl") }, message, help);
         }
         let (Some(amount), Some(most)) = (hold.amount.given(), limit.requests_per_unit.value()) else {
             return;
@@ -230,7 +220,7 @@ impl Walk<'_> {
             let message = format!("`amount` is above the limit of {most}, so it is cut to the limit");
             let help = "one request at a time; estimate less, or raise the limit";
             self.warning(
-                At { file, place: amount.place, path: &path.key("hold").key("amount") },
+                At { file, place: amount.place, path: path.key("hold").key("amount") },
                 message,
                 help,
             );
@@ -249,7 +239,7 @@ impl Walk<'_> {
             requests.value * 16 / 1000
         );
         let help = "`sliding_window` counts nearly the same with two numbers";
-        self.warning(At { file, place: requests.place, path: &path.key("requests_per_unit") }, message, help);
+        self.warning(At { file, place: requests.place, path: path.key("requests_per_unit") }, message, help);
     }
 
     fn help_for_name(&self, name: &str, own: &str) -> String {
@@ -260,7 +250,7 @@ impl Walk<'_> {
     }
 
     fn warning(&mut self, at: At<'_>, message: impl Into<String>, help: impl Into<String>) {
-        self.diagnostics[at.file].warning(at.place, at.path, message.into(), Some(help.into()));
+        self.diagnostics[at.file].warning(at.place, &at.path, message.into(), Some(help.into()));
     }
 }
 
@@ -271,18 +261,15 @@ struct Idle {
 }
 
 fn has_flag(raw: &RawDescriptor) -> bool {
-    let RareOfDescriptor {
-        shadow_mode,
-        quota_mode,
-        detailed_metric,
-        value_to_metric,
-        share_threshold,
-        overrides_only,
-        ..
-    } = &**raw;
-    [shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold, overrides_only]
-        .iter()
-        .any(|flag| flag.is_set())
+    let flags = [
+        &raw.shadow_mode,
+        &raw.quota_mode,
+        &raw.detailed_metric,
+        &raw.value_to_metric,
+        &raw.share_threshold,
+        &raw.overrides_only,
+    ];
+    flags.iter().any(|flag| flag.is_set())
 }
 
 /// The keys of a descriptor without effect, given the limits at or below it.

@@ -20,7 +20,7 @@ use super::{
     wildcard::{Pattern, Wildcards},
 };
 use crate::{
-    ast::{Field, RawDescriptor},
+    ast::{Field, Given, RawDescriptor, RawMap as _},
     template::Template,
 };
 use text::diagnostics::{Diagnostics, InputKind, Path, Place, quoted};
@@ -33,14 +33,14 @@ pub(super) struct Sibling<'r> {
 }
 
 impl Sibling<'_> {
-    pub(super) fn at<'a>(&self, place: Place, path: &'a Path<'a>) -> At<'a> {
+    pub(super) fn at<'a>(&self, place: Place, path: Path<'a>) -> At<'a> {
         At { file: self.file, place, path }
     }
 
     /// The location of this descriptor of `list` in a message about the file `seen_from`.
     pub(super) fn location(&self, diagnostics: &[Diagnostics], list: &Path<'_>, seen_from: usize) -> String {
         let own = &diagnostics[self.file];
-        let at = own.location(self.raw.place, &list.item(self.raw.index));
+        let at = own.location(self.raw.place, &self.raw.path(list));
         if self.file == seen_from { at } else { format!("{at} of {}", own.file()) }
     }
 }
@@ -50,14 +50,20 @@ impl Sibling<'_> {
 pub(super) struct At<'a> {
     pub(super) file: usize,
     pub(super) place: Place,
-    pub(super) path: &'a Path<'a>,
+    pub(super) path: Path<'a>,
 }
+
+/// A mistake was reported.
+pub(super) struct Reported;
+
+type Lowered<T> = Result<T, Reported>;
 
 /// Creates levels, and numbers their rules.
 pub(super) struct Lowering<'f> {
     diagnostics: &'f mut [Diagnostics],
     options: CompileOptions,
-    pub(super) rule_count: u32,
+    /// The descriptors with a rule, by the rule's id.
+    pub(super) by_id: Vec<Arc<Node>>,
 }
 
 #[derive(Clone, Copy)]
@@ -67,15 +73,19 @@ struct Context<'a> {
     full_key: &'a str,
 }
 
-impl Context<'_> {
-    fn at<'a>(&self, place: Place, path: &'a Path<'a>) -> At<'a> {
-        At { file: self.file, place, path }
+impl<'a> Context<'a> {
+    fn at(&self, place: Place) -> At<'a> {
+        At { file: self.file, place, path: *self.path }
+    }
+
+    fn at_key(&self, place: Place, key: &'a str) -> At<'a> {
+        At { path: self.path.key(key), ..self.at(place) }
     }
 }
 
 impl<'f> Lowering<'f> {
     pub(super) fn new(diagnostics: &'f mut [Diagnostics], options: CompileOptions) -> Self {
-        Self { diagnostics, options, rule_count: 0 }
+        Self { diagnostics, options, by_id: Vec::new() }
     }
 
     /// The level of these descriptors. `above` is the prefix of their full keys.
@@ -84,11 +94,11 @@ impl<'f> Lowering<'f> {
         let mut nodes = hashbrown::HashSet::with_capacity(siblings.len());
         let mut wildcards = Vec::new();
         for sibling in siblings {
-            let path = list.item(sibling.raw.index);
+            let path = sibling.raw.path(list);
             let text = self.text(*sibling, &path);
             let full_key = format!("{above}{}", text.as_deref().unwrap_or("?"));
             let context = Context { file: sibling.file, path: &path, full_key: &full_key };
-            let node = Arc::new(self.node(sibling.raw, text.as_deref().unwrap_or_default(), context));
+            let node = self.node(sibling.raw, text.as_deref().unwrap_or_default(), context);
             let Some(text) = text else { continue };
             if let Some(first) = first.get(&text) {
                 self.duplicate(*sibling, &text, first, list);
@@ -104,21 +114,78 @@ impl<'f> Lowering<'f> {
         Level { nodes, longest, wildcards: Wildcards::new(wildcards) }
     }
 
-    fn node(&mut self, raw: &RawDescriptor, text: &str, context: Context<'_>) -> Node {
-        self.check_share_threshold(raw, text, context);
-        let rule = self.rule(raw, context);
-        let children: Vec<Sibling<'_>> =
-            raw.descriptors.items().iter().map(|raw| Sibling { file: context.file, raw }).collect();
-        let list = context.path.key("descriptors");
-        Node {
-            text: text.into(),
-            key_bytes: raw.key.value().map_or(0, String::len),
-            rule,
-            value_to_metric: raw.value_to_metric.is_set(),
-            share_threshold: raw.share_threshold.is_set(),
-            children: self.level(&children, &list, &format!("{}.", context.full_key)).into(),
-            origin: self.origin(raw.place, context.file),
+    #[expect(clippy::cast_possible_truncation, reason = "a file has fewer than 2³² rules")]
+    fn node(&mut self, raw: &RawDescriptor, text: &str, context: Context<'_>) -> Arc<Node> {
+        let RawDescriptor {
+            place,
+            index: _,
+            descriptors,
+            key,
+            value: _,
+            rate_limit,
+            shadow_mode,
+            quota_mode,
+            detailed_metric,
+            value_to_metric,
+            share_threshold,
+            metadata,
+            over_limit_body,
+            overrides_only,
+        } = raw;
+        if let Some(flag) = share_threshold.given()
+            && flag.value
+            && !text.is_empty()
+            && !text.contains('*')
+        {
+            let message = format!("`share_threshold` requires a wildcard, and {} has no `*`", quoted(text));
+            let help =
+                "add a `*` to `value`, or remove `share_threshold`: an exact value has one counter anyway";
+            self.error(context.at_key(flag.place, "share_threshold"), message, help);
         }
+        // An empty text is a template too: it disables the default body.
+        let over_limit_body = self.parsed("over_limit_body", over_limit_body, context, |written| {
+            Template::parse(written).map(Box::new).map_err(|error| (error.message, error.help))
+        });
+        let limits = match (rate_limit, overrides_only.is_set()) {
+            (Field::Given(given), _) => {
+                let path = context.path.key("rate_limit");
+                let context = Context { path: &path, ..context };
+                let replaces = self.replaces(&given.value, context);
+                self.allowance(given, context).ok().map(|allowance| (allowance, replaces))
+            }
+            // A rule without a limit has those of its overrides.
+            (Field::Absent, true) => Some((Allowance::Unlimited { requests_per_unit: 0 }, Box::default())),
+            (Field::Absent | Field::Wrong, _) => None,
+        };
+        let siblings: Vec<Sibling<'_>> =
+            descriptors.items().iter().map(|raw| Sibling { file: context.file, raw }).collect();
+        let list = context.path.key("descriptors");
+        let children = self.level(&siblings, &list, &format!("{}.", context.full_key)).into();
+        let rule = limits.map(|(allowance, replaces)| Rule {
+            id: RuleId(self.by_id.len() as u32),
+            full_key: context.full_key.into(),
+            hash: Rule::hash_of(context.full_key),
+            policies: OnceLock::new(),
+            allowance,
+            replaces,
+            shadow_mode: shadow_mode.is_set(),
+            quota_mode: quota_mode.is_set(),
+            overrides_only: overrides_only.is_set(),
+            detailed_metric: detailed_metric.is_set(),
+            metadata: metadata.value().filter(|map| !map.is_empty()).cloned().map(Arc::new),
+            over_limit_body: over_limit_body.ok().flatten(),
+        });
+        let node = Arc::new(Node {
+            text: text.into(),
+            key_bytes: key.value().map_or(0, String::len),
+            rule,
+            value_to_metric: value_to_metric.is_set(),
+            share_threshold: share_threshold.is_set(),
+            children,
+            origin: self.origin(*place, context.file),
+        });
+        self.by_id.extend(node.rule.is_some().then(|| Arc::clone(&node)));
+        node
     }
 
     /// The place of a descriptor. Resources of a control plane have none.
@@ -133,7 +200,7 @@ impl<'f> Lowering<'f> {
         if raw.key.value().is_none_or(String::is_empty) && !raw.key.is_wrong() {
             let place = raw.key.place().unwrap_or(raw.place);
             let help = "add `key`, the name that Envoy's rate limit action sends";
-            self.error(sibling.at(place, path), "this descriptor has no key", help);
+            self.error(sibling.at(place, *path), "this descriptor has no key", help);
         }
         raw.text()
     }
@@ -142,72 +209,36 @@ impl<'f> Lowering<'f> {
         let at = first.location(self.diagnostics, list, sibling.file);
         let message = format!("duplicate descriptor {}, first at {at}", quoted(text));
         let help = "the descriptors of a level must differ in `key` or `value`";
-        self.error(sibling.at(sibling.raw.place, &list.item(sibling.raw.index)), message, help);
+        self.error(sibling.at(sibling.raw.place, sibling.raw.path(list)), message, help);
     }
 
-    fn check_share_threshold(&mut self, raw: &RawDescriptor, text: &str, context: Context<'_>) {
-        let Field::Given(flag) = &raw.share_threshold else { return };
-        if flag.value && !text.is_empty() && !text.contains('*') {
-            let message = format!("`share_threshold` requires a wildcard, and {} has no `*`", quoted(text));
-            let help =
-                "add a `*` to `value`, or remove `share_threshold`: an exact value has one counter anyway";
-            self.error(context.at(flag.place, &context.path.key("share_threshold")), message, help);
-        }
-    }
-
-    fn rule(&mut self, raw: &RawDescriptor, context: Context<'_>) -> Option<Rule> {
-        let diagnostics = &mut self.diagnostics[context.file];
-        let over_limit_body = over_limit_body(&raw.over_limit_body, context.path, diagnostics);
-        let path = context.path.key("rate_limit");
-        let within = Context { path: &path, ..context };
-        let overrides_only = raw.overrides_only.is_set();
-        let (replaces, allowance) = match &raw.rate_limit {
-            Field::Given(given) => (self.replaces(&given.value, within), self.allowance(given, within).ok()?),
-            // A rule without a limit has those of its overrides.
-            Field::Absent if overrides_only => {
-                (Box::default(), Allowance::Unlimited { requests_per_unit: 0 })
-            }
-            Field::Absent | Field::Wrong => return None,
-        };
-        let id = RuleId(self.rule_count);
-        self.rule_count += 1;
-        Some(Rule {
-            id,
-            full_key: context.full_key.into(),
-            hash: Rule::hash_of(context.full_key),
-            policies: OnceLock::new(),
-            allowance,
-            replaces,
-            shadow_mode: raw.shadow_mode.is_set(),
-            quota_mode: raw.quota_mode.is_set(),
-            overrides_only,
-            detailed_metric: raw.detailed_metric.is_set(),
-            metadata: raw.metadata.value().filter(|map| !map.is_empty()).cloned().map(Arc::new),
-            over_limit_body,
-        })
+    /// The value of a text, as `read` makes it, if it is given. Else `read` returns a message and its help.
+    fn parsed<T>(
+        &mut self,
+        key: &str,
+        field: &Field<String>,
+        context: Context<'_>,
+        read: impl FnOnce(&str) -> Result<T, (String, String)>,
+    ) -> Lowered<Option<T>> {
+        let Some(given) = valid(field)? else { return Ok(None) };
+        let read = read(&given.value);
+        read.map(Some).map_err(|(message, help)| self.error(context.at_key(given.place, key), message, help))
     }
 
     fn warning(&mut self, at: At<'_>, message: impl Into<String>, help: impl Into<String>) {
-        self.diagnostics[at.file].warning(at.place, at.path, message.into(), Some(help.into()));
+        self.diagnostics[at.file].warning(at.place, &at.path, message.into(), Some(help.into()));
     }
 
-    fn error(&mut self, at: At<'_>, message: impl Into<String>, help: impl Into<String>) {
-        self.diagnostics[at.file].error(at.place, at.path, message.into(), Some(help.into()));
+    fn error(&mut self, at: At<'_>, message: impl Into<String>, help: impl Into<String>) -> Reported {
+        self.diagnostics[at.file].error(at.place, &at.path, message.into(), Some(help.into()));
+        Reported
     }
 }
 
-/// The body of a rule's over-limit responses. An empty text is a template too: it disables the default body.
-fn over_limit_body(
-    raw: &Field<String>,
-    path: &Path<'_>,
-    diagnostics: &mut Diagnostics,
-) -> Option<Box<Template>> {
-    let given = raw.given()?;
-    match Template::parse(&given.value) {
-        Ok(template) => Some(Box::new(template)),
-        Err(error) => {
-            diagnostics.error(given.place, &path.key("over_limit_body"), error.message, Some(error.help));
-            None
-        }
+fn valid<T>(field: &Field<T>) -> Lowered<Option<&Given<T>>> {
+    match field {
+        Field::Absent => Ok(None),
+        Field::Wrong => Err(Reported),
+        Field::Given(given) => Ok(Some(given)),
     }
 }

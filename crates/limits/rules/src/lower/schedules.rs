@@ -4,10 +4,9 @@ use std::collections::HashMap;
 
 use super::{
     super::{written_calendar, written_schedule},
-    Context, Lowering,
-    limits::{Reported, valid},
+    At, Context, Lowered, Lowering, valid,
 };
-use crate::ast::{Field, Given, RawLimit, RawScheduleEntry};
+use crate::ast::{Given, RawLimit, RawMap as _, RawScheduleEntry};
 use limit::{
     Limit, MAX_ENTRIES,
     calendar::{
@@ -27,16 +26,19 @@ impl Lowering<'_> {
         limit: &Limit,
         raw: &RawLimit,
         context: Context<'_>,
-    ) -> Result<Entries, Reported> {
+    ) -> Lowered<Entries> {
         let Some(given) = valid(&raw.schedule)? else { return Ok(Box::default()) };
         let path = context.path.key("schedule");
+        let context = Context { path: &path, ..context };
         let kind = limit.algorithm.kind();
-        if kind.has_burst() {
+        let fits = if kind.has_burst() {
             let message =
                 format!("a `{}` cannot have a schedule: its rate is part of its state", kind.name());
             let help = "use `fixed_window` or a sliding window, or remove `schedule`";
-            self.error(context.at(given.key, &path), message, help);
-        }
+            Err(self.error(context.at(given.key), message, help))
+        } else {
+            Ok(())
+        };
         if !(1..=MAX_ENTRIES).contains(&given.value.len()) {
             let message = match given.value.len() {
                 0 => "this schedule has no entry".to_owned(),
@@ -45,20 +47,17 @@ impl Lowering<'_> {
             let help = format!(
                 "expected 1 to {MAX_ENTRIES} items such as `{{days: mon-fri, requests_per_unit: 500}}`"
             );
-            self.error(context.at(given.place, &path), message, help);
-            return Err(Reported);
+            return Err(self.error(context.at(given.place), message, help));
         }
+        // All entries are lowered before the first error ends it.
         let entries: Vec<_> = given
             .value
             .iter()
-            .enumerate()
-            .map(|(at, entry)| self.entry(limit, entry, Context { path: &path.item(at), ..context }))
+            .map(|entry| self.entry(limit, entry, Context { path: &entry.path(&path), ..context }))
             .collect();
-        let entries = entries.into_iter().collect::<Result<Entries, Reported>>()?;
-        if kind.has_burst() {
-            return Err(Reported);
-        }
-        self.report_hidden(&given.value, &entries, Context { path: &path, ..context });
+        let entries = entries.into_iter().collect::<Lowered<Entries>>()?;
+        fits?;
+        self.report_hidden(&given.value, &entries, context);
         Ok(entries)
     }
 
@@ -67,51 +66,35 @@ impl Lowering<'_> {
         limit: &Limit,
         raw: &RawScheduleEntry,
         context: Context<'_>,
-    ) -> Result<(TimeRange, u64), Reported> {
-        let mut read = |key: &str, field: &Field<String>, result: Result<(), (String, String)>| {
-            let place = field.place().unwrap_or(raw.place);
-            result.map_err(|(message, help)| {
-                self.error(context.at(place, &context.path.key(key)), message, help);
-            })
-        };
-        let (mut days, mut zone) = (None::<Days>, Zone::utc());
-        let (mut from, mut to) = (TimeOfDay::START, TimeOfDay::END);
-        let of_days = raw.days.iter().map(|field| {
-            let mut some = Days::ALL;
-            let result = of(field, &mut some, written_schedule::days);
-            days = Some(days.map_or(some, |known| known.and(some)));
-            ("days", field, result)
+    ) -> Lowered<(TimeRange, u64)> {
+        let RawScheduleEntry { place, index: _, requests_per_unit, time_zone, days, from, to } = raw;
+        // The mistakes in all of them are reported before the first one ends it.
+        let days = valid(days).map(|given| given.map(|given| given.value.as_slice()).unwrap_or_default());
+        let days = days.and_then(|texts| {
+            let read = texts.iter().map(|text| self.parsed("days", text, context, written_schedule::days));
+            let read: Vec<_> = read.collect();
+            read.into_iter()
+                .filter_map(Result::transpose)
+                .reduce(|one, other| Ok(one?.and(other?)))
+                .transpose()
         });
-        let all = of_days.collect::<Vec<_>>().into_iter().chain([
-            ("from", &raw.from, of(&raw.from, &mut from, |text| written_schedule::time(text, false))),
-            ("to", &raw.to, of(&raw.to, &mut to, |text| written_schedule::time(text, true))),
-            ("time_zone", &raw.time_zone, of(&raw.time_zone, &mut zone, written_calendar::zone)),
-        ]);
-        let mut is_valid = true;
-        for (key, field, result) in all {
-            is_valid &= read(key, field, result).is_ok() && !field.is_wrong();
-        }
-        let requests = self.requests(limit, raw, context)?;
-        let days = days.unwrap_or(Days::ALL);
-        if is_valid { Ok((TimeRange { zone, days, from, to }, requests)) } else { Err(Reported) }
-    }
-
-    fn requests(
-        &mut self,
-        limit: &Limit,
-        raw: &RawScheduleEntry,
-        context: Context<'_>,
-    ) -> Result<u64, Reported> {
-        let Some(Given { value: requests, place, .. }) = valid(&raw.requests_per_unit)? else {
+        let from = self.parsed("from", from, context, |text| written_schedule::time(text, false));
+        let to = self.parsed("to", to, context, |text| written_schedule::time(text, true));
+        let zone = self.parsed("time_zone", time_zone, context, written_calendar::zone);
+        let Some(Given { value: requests, place: at, .. }) = valid(requests_per_unit)? else {
             let help = "add a number; write 0 to allow no request";
-            self.error(context.at(raw.place, context.path), "this entry has no `requests_per_unit`", help);
-            return Err(Reported);
+            return Err(self.error(context.at(*place), "this entry has no `requests_per_unit`", help));
         };
-        let Some((message, help)) = too_large(limit.algorithm.kind(), *requests) else {
-            return Ok(*requests);
+        if let Some((message, help)) = too_large(limit.algorithm.kind(), *requests) {
+            return Err(self.error(context.at_key(*at, "requests_per_unit"), message, help));
+        }
+        let range = TimeRange {
+            zone: zone?.unwrap_or_else(Zone::utc),
+            days: days?.unwrap_or(Days::ALL),
+            from: from?.unwrap_or(TimeOfDay::START),
+            to: to?.unwrap_or(TimeOfDay::END),
         };
-        self.error(context.at(*place, &context.path.key("requests_per_unit")), message, help);
-        Err(Reported)
+        Ok((range, *requests))
     }
 
     /// Warns about entries that do not hold at some or all of their times, because one before holds. Entries of different
@@ -123,7 +106,7 @@ impl Lowering<'_> {
         // For each minute of a zone's week, the place of the first entry that holds.
         let mut held: HashMap<&str, Vec<Option<Place>>> = HashMap::new();
         let mut always: Option<Place> = None;
-        for (at, (raw, (range, _))) in raw.iter().zip(entries).enumerate() {
+        for (raw, (range, _)) in raw.iter().zip(entries) {
             let minutes = range.minutes_of_week();
             let known = held.entry(range.zone.name()).or_insert_with(|| vec![None; minutes.len()]);
             let hiding: Vec<Option<Place>> =
@@ -144,7 +127,7 @@ impl Lowering<'_> {
                 (None, None) => None,
             };
             if let Some((message, help)) = warning {
-                self.warning(context.at(raw.place, &context.path.item(at)), message, help);
+                self.warning(At { path: raw.path(context.path), ..context.at(raw.place) }, message, help);
             }
             for (place, _) in known.iter_mut().zip(&minutes).filter(|(_, own)| **own) {
                 place.get_or_insert(raw.place);
@@ -154,16 +137,4 @@ impl Lowering<'_> {
             }
         }
     }
-}
-
-/// Reads a given text into a value.
-fn of<T>(
-    field: &Field<String>,
-    value: &mut T,
-    read: impl Fn(&str) -> Result<T, (String, String)>,
-) -> Result<(), (String, String)> {
-    if let Some(text) = field.value() {
-        *value = read(text)?;
-    }
-    Ok(())
 }

@@ -8,6 +8,7 @@ use super::{
     *,
 };
 use limit::Countable;
+use proto::ratelimit::config::ratelimit::v3::RateLimitReplace;
 
 fn config(name: &str, domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
     RateLimitConfig { name: name.to_owned(), domain: domain.to_owned(), descriptors }

@@ -50,15 +50,14 @@ pub fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
 
 /// `place` becomes that of the last value.
 fn read_text(text: &Text<'_>, max: MaxValues, place: &mut Option<Place>) -> Result<Document, FileError> {
-    // A value takes at least one byte: a text that may have too many is checked before the tree is built.
-    if text.allowed.len() > max.values {
-        check_size(Events::new(text), max)?;
-    }
     let mut events = Events::new(text);
     let mut builder = Builder::default();
     while let Some(event) = events.next_of_document()? {
         *place = Some(event.place);
         builder.take(event)?;
+        if builder.values > max.values {
+            return Err(max.exceeded());
+        }
     }
     if let Some(root) = &builder.root {
         Weight::of_link(root).check()?;
@@ -67,44 +66,13 @@ fn read_text(text: &Text<'_>, max: MaxValues, place: &mut Option<Place>) -> Resu
     if document.values() > max.values { Err(max.exceeded()) } else { Ok(document) }
 }
 
-/// Rejects a text with too many values, or with values nested too deep.
-fn check_size(mut events: Events<'_>, max: MaxValues) -> Result<(), FileError> {
-    let (mut room, mut depth) = (max.values, 0_u32);
-    while let Some(Event { place, data }) = events.next_of_document()? {
-        if is_value(&data) {
-            room = room.checked_sub(1).ok_or_else(|| max.exceeded())?;
-        }
-        match data {
-            EventData::SequenceStart { .. } | EventData::MappingStart { .. } => {
-                depth += 1;
-            }
-            EventData::SequenceEnd | EventData::MappingEnd => depth -= 1,
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return Err(too_deep(place));
-        }
-    }
-    Ok(())
-}
-
-fn is_value(event: &EventData) -> bool {
-    matches!(
-        event,
-        EventData::Scalar { .. }
-            | EventData::Alias { .. }
-            | EventData::SequenceStart { .. }
-            | EventData::MappingStart { .. }
-    )
-}
-
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
     anchors: HashMap<String, Anchor>,
     root: Option<NodeRef>,
     opened: usize,
-    /// The values read so far.
+    /// The complete values so far.
     values: usize,
     merged: usize,
     /// The first scalars: keys, units and other texts that are in every rule.
@@ -138,7 +106,7 @@ enum Anchor {
 }
 
 impl<T> Collection<T> {
-    fn new(weight: Weight, mut items: Vec<T>) -> Self {
+    pub(super) fn new(weight: Weight, mut items: Vec<T>) -> Self {
         // Draining makes a new allocation without spare capacity; shrinking keeps the old one with most allocators.
         Self { weight, items: items.drain(..).collect() }
     }
@@ -147,7 +115,6 @@ impl<T> Collection<T> {
 impl Builder {
     fn take(&mut self, event: Event) -> Result<(), FileError> {
         let Event { place, data } = event;
-        self.values += usize::from(is_value(&data));
         match data {
             EventData::Scalar { anchor, tag, value, plain_implicit, .. } => {
                 let is_merge = value == "<<" && (plain_implicit || tag.as_deref() == Some(MERGE_TAG));
@@ -212,22 +179,18 @@ impl Builder {
 
     fn close(&mut self) -> Result<(), FileError> {
         let Some(Open { number, place, anchor, items }) = self.open.pop() else { return Ok(()) };
-        let (content, weight) = match items {
-            Items::List(items) => {
-                let weight = Weight::of_list(&items);
-                (Content::List(Box::new(Collection::new(weight, items))), weight)
-            }
-            Items::Map { pairs, weight, .. } => {
-                (Content::Map(Box::new(Collection::new(weight, pairs))), weight)
-            }
+        let content = match items {
+            Items::List(items) => Content::list(items),
+            Items::Map { pairs, weight, .. } => Content::Map(Box::new(Collection::new(weight, pairs))),
         };
+        let weight = Weight::of(&content);
         if weight.is_a_bomb() {
             return Err(FileError { place: Some(place), ..too_much_aliasing() });
         }
         if weight.depth > MAX_DEPTH {
             return Err(too_deep(place));
         }
-        let link = NodeRef { node: Rc::new(Node { content }), place, alias: None };
+        let link = NodeRef::new(content, place);
         if let Some(anchor) = anchor {
             // An anchor of the same name within is later and stays.
             if let Some(known @ Anchor::Open(_)) = self.anchors.get_mut(&anchor)
@@ -241,6 +204,7 @@ impl Builder {
 
     /// Adds a complete value to the innermost open list or map.
     fn add(&mut self, link: NodeRef, is_merge: bool) -> Result<(), FileError> {
+        self.values += 1;
         match self.open.last_mut().map(|open| &mut open.items) {
             None => self.root = Some(link),
             Some(Items::List(items)) => items.push(link),
@@ -330,8 +294,12 @@ impl Weight {
 
     const EMPTY: Self = Self { depth: 1, ..Self::SCALAR };
 
-    fn of_list(items: &[NodeRef]) -> Self {
+    pub(super) fn of_list(items: &[NodeRef]) -> Self {
         items.iter().fold(Self::EMPTY, |sum, item| sum.holding(Self::of_link(item)))
+    }
+
+    pub(super) fn of_map(pairs: &[Pair]) -> Self {
+        pairs.iter().fold(Self::EMPTY, |sum, pair| sum.holding(Self::of_pair(pair)))
     }
 
     fn holding(self, inner: Self) -> Self {
@@ -342,13 +310,17 @@ impl Weight {
         }
     }
 
-    /// A use of a value: yaml.v2 counts an alias, and each of its values again.
-    fn of_link(link: &NodeRef) -> Self {
-        let weight = match &link.node.content {
+    fn of(content: &Content) -> Self {
+        match content {
             Content::Scalar(_) => Self::SCALAR,
             Content::List(items) => items.weight,
             Content::Map(pairs) => pairs.weight,
-        };
+        }
+    }
+
+    /// A use of a value: yaml.v2 counts an alias, and each of its values again.
+    fn of_link(link: &NodeRef) -> Self {
+        let weight = Self::of(&link.node.content);
         if link.alias.is_none() {
             return weight;
         }

@@ -95,13 +95,31 @@ impl<T> Deref for Collection<T> {
     }
 }
 
+impl Content {
+    pub(crate) fn list(items: Vec<NodeRef>) -> Self {
+        Self::List(Box::new(Collection::new(Weight::of_list(&items), items)))
+    }
+
+    pub(crate) fn map(pairs: Vec<Pair>) -> Self {
+        Self::Map(Box::new(Collection::new(Weight::of_map(&pairs), pairs)))
+    }
+}
+
 impl NodeRef {
+    pub(crate) fn new(content: Content, place: Place) -> Self {
+        Self { node: Rc::new(Node { content }), place, alias: None }
+    }
+
     pub fn alias(&self) -> Option<Place> {
         self.alias.as_deref().copied()
     }
 }
 
 impl Pair {
+    pub(crate) fn new(key: NodeRef, value: NodeRef) -> Self {
+        Self { key, value, merged: None }
+    }
+
     /// The place of the `<<` that merged this pair, if one did.
     pub fn merged(&self) -> Option<Place> {
         self.merged.as_deref().copied()
