@@ -37,7 +37,6 @@ mod lower;
 mod messages;
 mod options;
 mod written_calendar;
-mod written_schedule;
 pub mod yaml;
 
 #[cfg(test)]

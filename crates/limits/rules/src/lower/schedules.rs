@@ -1,21 +1,21 @@
-//! Lowers the `schedule` of a limit.
+//! Lowers the `schedule` of a limit, and reads its days and times.
 
 use std::collections::HashMap;
 
-use super::{
-    super::{written_calendar, written_schedule},
-    At, Context, Lowered, Lowering, valid,
-};
+use super::{super::written_calendar, At, Context, Lowered, Lowering, valid};
 use crate::ast::{Given, RawLimit, RawMap as _, RawScheduleEntry};
 use limit::{
     Limit, MAX_ENTRIES,
     calendar::{
-        Zone,
+        Weekday, Zone,
         schedule::{Days, TimeOfDay, TimeRange},
     },
     too_large,
 };
-use text::diagnostics::Place;
+use text::{
+    diagnostics::{Place, quoted},
+    spelling::nearest,
+};
 
 /// The entries of a schedule, each with its number of requests; none without a schedule.
 pub(super) type Entries = Box<[(TimeRange, u64)]>;
@@ -71,15 +71,15 @@ impl Lowering<'_> {
         // The mistakes in all of them are reported before the first one ends it.
         let days = valid(days).map(|given| given.map(|given| given.value.as_slice()).unwrap_or_default());
         let days = days.and_then(|texts| {
-            let read = texts.iter().map(|text| self.parsed("days", text, context, written_schedule::days));
+            let read = texts.iter().map(|text| self.parsed("days", text, context, read_days));
             let read: Vec<_> = read.collect();
             read.into_iter()
                 .filter_map(Result::transpose)
                 .reduce(|one, other| Ok(one?.and(other?)))
                 .transpose()
         });
-        let from = self.parsed("from", from, context, |text| written_schedule::time(text, false));
-        let to = self.parsed("to", to, context, |text| written_schedule::time(text, true));
+        let from = self.parsed("from", from, context, |text| read_time(text, false));
+        let to = self.parsed("to", to, context, |text| read_time(text, true));
         let zone = self.parsed("time_zone", time_zone, context, written_calendar::zone);
         let Some(Given { value: requests, place: at, .. }) = valid(requests_per_unit)? else {
             let help = "add a number; write 0 to allow no request";
@@ -136,5 +136,87 @@ impl Lowering<'_> {
                 always = always.or(Some(raw.place));
             }
         }
+    }
+}
+
+const DAYS: &str = "accepted: days and ranges of days, such as `mon-fri` or `mon,wed,fri-sun`";
+
+/// Reads `mon`, `sat-mon` or `mon,wed,fri-sun`, in short and long English names.
+fn read_days(text: &str) -> Result<Days, (String, String)> {
+    let mut all: Option<Days> = None;
+    for part in text.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let days = Days::range(weekday(first.trim())?, weekday(last.trim())?);
+        all = Some(all.map_or(days, |known| known.and(days)));
+    }
+    all.ok_or_else(|| ("expected days".to_owned(), DAYS.to_owned()))
+}
+
+fn weekday(name: &str) -> Result<Weekday, (String, String)> {
+    let lower = name.to_ascii_lowercase();
+    // `mon`, `tues` and `thurs`, too.
+    let is_its = |day: &Weekday| lower.len() >= 3 && day.name().starts_with(&lower);
+    Weekday::ALL.into_iter().find(is_its).ok_or_else(|| {
+        let meant = nearest(name, Weekday::ALL.map(Weekday::name));
+        let help = meant.map_or_else(|| DAYS.to_owned(), |meant| format!("did you mean `{meant}`? {DAYS}"));
+        (format!("unknown weekday {}", quoted(name)), help)
+    })
+}
+
+/// Reads `08:00`. Only an end may be `24:00`.
+fn read_time(text: &str, is_end: bool) -> Result<TimeOfDay, (String, String)> {
+    text.trim().parse().ok().filter(|time| is_end || *time != TimeOfDay::END).ok_or_else(|| {
+        let last = if is_end { "24:00" } else { "23:59" };
+        (format!("expected a time of day, got {}", quoted(text)), format!("accepted: 00:00 to {last}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_read_and_shown() {
+        for (text, expected) in [
+            ("mon", "mon"),
+            ("Mon-Fri", "mon-fri"),
+            ("sat-mon", "sat-mon"),
+            ("mon, wed ,fri-sun", "wed,fri-mon"),
+            ("Monday,TUES-thursday", "mon-thu"),
+            ("sun-mon,sun", "sun-mon"),
+            ("tue,tue", "tue"),
+        ] {
+            assert_eq!(read_days(text).map(|days| days.to_string()).as_deref(), Ok(expected), "{text}");
+        }
+        assert_eq!(read_days("mon-sun"), Ok(Days::ALL));
+        assert_eq!(read_days("tue-mon"), Ok(Days::ALL));
+        for (text, message) in [
+            ("", "unknown weekday ``"),
+            ("mo", "unknown weekday `mo`"),
+            ("mon-", "unknown weekday ``"),
+            ("mon,", "unknown weekday ``"),
+            ("mon-tue-wed", "unknown weekday `tue-wed`"),
+            ("mondy", "unknown weekday `mondy`"),
+            ("mondays", "unknown weekday `mondays`"),
+        ] {
+            assert_eq!(read_days(text).unwrap_err().0, message, "{text}");
+        }
+        assert!(read_days("tusday").unwrap_err().1.starts_with("did you mean `tuesday`?"));
+    }
+
+    #[test]
+    fn times_are_read() {
+        for (text, expected) in
+            [("08:00", "08:00"), ("8:05", "08:05"), ("00:00", "00:00"), ("23:59", "23:59")]
+        {
+            assert_eq!(read_time(text, false).map(|time| time.to_string()).as_deref(), Ok(expected));
+        }
+        assert_eq!(read_time("24:00", true), Ok(TimeOfDay::END));
+        for text in
+            ["24:00", "", "8", "08:0", "08:60", "25:00", "-1:00", "+8:00", "08:00:00", "8 am", "008:00"]
+        {
+            assert!(read_time(text, false).is_err(), "{text}");
+        }
+        assert!(read_time("24:01", true).is_err());
     }
 }
