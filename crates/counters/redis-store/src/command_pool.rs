@@ -3,17 +3,17 @@
 //! They have connections separate from those that count (`links`), so that a large or slow command delays no request. The
 //! connections belong to the runtime that opens them: each thread has its own [`CommandPool`].
 
-use std::{io, sync::Mutex, time::Duration};
+use std::{sync::Mutex, time::Duration};
 
-use deadpool_redis::redis::{
-    Cmd, FromRedisValue, Pipeline, RedisError, ScriptInvocation, Value, aio::ConnectionLike as _,
-};
+use deadpool_redis::redis::{Cmd, FromRedisValue, Pipeline, cmd};
 
 use super::{
     dialer::{Dialer, REDIS_AUTH},
     failure::{self, FailureKind},
-    links::{Link, Links, Received, Taken, links, take},
+    links::{Link, Links, Received, exchange, links, take, value},
     messages::{Demotions, Messages},
+    resp::Reply,
+    script::Script,
     topology::{Topology, slots},
 };
 use clock::timer::after;
@@ -29,6 +29,9 @@ const DISCOVERY: Duration = Duration::from_secs(1);
 
 /// The pause before a command is sent again that needs keys of which a part has moved.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// The first word of the error of a server that does not know a script's hash.
+const UNKNOWN_SCRIPT: &str = "NOSCRIPT";
 
 /// Redirections in a row before the servers are assumed to redirect to each other.
 const MAX_REDIRECTS: usize = 5;
@@ -64,35 +67,6 @@ impl From<CommandFailure> for String {
     }
 }
 
-/// What is sent.
-#[derive(Clone, Copy)]
-enum Sent<'c> {
-    Command(&'c Cmd),
-    Pipeline(&'c Pipeline),
-    Script(&'c ScriptInvocation<'c>),
-}
-
-impl Sent<'_> {
-    async fn over<T: FromRedisValue>(self, link: &mut Link) -> Result<T, RedisError> {
-        match self {
-            Self::Command(command) => command.query_async(link).await,
-            Self::Pipeline(commands) => {
-                let replies = link.req_packed_commands(commands, 0, commands.len()).await?;
-                let is_moved = |reply: &Value| code(reply) == Some("MOVED");
-                let is_demoted =
-                    |reply: &Value| code(reply).is_some_and(|code| demotes(failure::kind_of_reply(code)));
-                // None of the commands was executed.
-                let of_all = replies.iter().find(|reply| is_demoted(reply));
-                match of_all.or_else(|| replies.first().filter(|_| replies.iter().all(is_moved))) {
-                    Some(Value::ServerError(error)) => Err(error.clone().into()),
-                    _ => Ok(T::from_redis_value(Value::Array(replies))?),
-                }
-            }
-            Self::Script(script) => script.invoke_async(link).await,
-        }
-    }
-}
-
 impl CommandPool {
     pub(super) fn new(dialer: Dialer, topology: &Topology, prefix: &str, edges: &Edges) -> Self {
         Self {
@@ -124,30 +98,43 @@ impl CommandPool {
     /// # Errors
     /// When the server cannot be reached or rejects the command: the address, the cause and advice.
     pub async fn command<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, String> {
-        Ok(self.run(key, Sent::Command(command)).await?)
+        read(self.run_one(key, command).await?)
     }
 
     /// Runs commands in one pipeline on the server that owns `key`.
     pub async fn pipeline<T: FromRedisValue>(&self, key: &str, commands: &Pipeline) -> Result<T, String> {
-        let mut replies: Vec<Value> = self.run(key, Sent::Pipeline(commands)).await?;
+        let mut replies = self.run(key, &commands.get_packed_pipeline(), commands.len()).await?;
         for (command, reply) in commands.cmd_iter().zip(&mut replies) {
             // While the slot moves, some keys are on another server.
             if code(reply).is_some_and(|code| ["ASK", "MOVED", "TRYAGAIN"].contains(&code)) {
-                *reply = self.run(key, Sent::Command(command)).await?;
+                *reply = self.run_one(key, command).await?;
             }
         }
-        let read = commands.query_async(&mut Received(replies)).await;
-        let to = self.owner(key)?;
-        read.map_err(|error| self.explain(&to, &text(&error)))
+        if let Some(error) = replies.iter().find_map(error) {
+            return Err(self.explain(&self.owner(key)?, error));
+        }
+        let received = &mut Received(replies.into_iter().map(value).collect());
+        commands.query_async(received).await.map_err(|error| format!("redis: {error}"))
     }
 
     /// Runs a script on the server that owns `key`.
     pub async fn script<T: FromRedisValue>(
         &self,
         key: &str,
-        script: &ScriptInvocation<'_>,
+        script: &Script,
+        keys: &[&str],
+        arguments: &[String],
     ) -> Result<T, CommandFailure> {
-        self.run(key, Sent::Script(script)).await
+        let call = |name: &str, text: &str| {
+            let mut call = cmd(name);
+            call.arg(text).arg(keys.len()).arg(keys).arg(arguments);
+            call
+        };
+        let mut reply = self.run_one(key, &call("EVALSHA", script.hash())).await?;
+        if code(&reply) == Some(UNKNOWN_SCRIPT) {
+            reply = self.run_one(key, &call("EVAL", script.source())).await?;
+        }
+        read(reply).map_err(|message| CommandFailure { message, is_away: false })
     }
 
     /// Subscribes to a channel, on the server that owns a key of this name.
@@ -172,8 +159,13 @@ impl CommandPool {
         }
     }
 
-    /// Follows redirections. A server executes nothing that it refuses in these ways.
-    async fn run<T: FromRedisValue>(&self, key: &str, sent: Sent<'_>) -> Result<T, CommandFailure> {
+    async fn run_one(&self, key: &str, command: &Cmd) -> Result<Reply, CommandFailure> {
+        let replies = self.run(key, &command.get_packed_command(), 1).await?;
+        Ok(replies.into_iter().next().unwrap_or(Reply::Nil))
+    }
+
+    /// Sends commands, and follows redirections. A server executes nothing that it refuses in these ways.
+    async fn run(&self, key: &str, commands: &[u8], count: usize) -> Result<Vec<Reply>, CommandFailure> {
         let timer = &*self.edges.timer;
         let until = after(timer.now(), TIMEOUT);
         let owner = || self.owner(key).map_err(CommandFailure::away);
@@ -183,37 +175,39 @@ impl CommandPool {
         let mut is_renewed = false;
         loop {
             let mut link = self.link(&to).await.map_err(CommandFailure::away)?;
-            link.is_asking = is_asking;
-            let error = match timer.timeout(TIMEOUT, sent.over(&mut link)).await {
-                Some(Ok(value)) => return Ok(value),
-                Some(Err(error)) => error,
-                None => io::Error::from(io::ErrorKind::TimedOut).into(),
+            let exchanged = timer.timeout(TIMEOUT, exchange(&mut link, commands, count, is_asking)).await;
+            let replies = match exchanged {
+                Some(Ok(replies)) => replies,
+                lost => {
+                    drop(Link::take(link));
+                    self.topology.request_refresh();
+                    let late = || format!("redis {to}: {}", late());
+                    let message = lost.and_then(Result::err).map_or_else(late, |failure| failure.message);
+                    return Err(CommandFailure::away(message));
+                }
             };
-            let text = text(&error);
-            let kind = failure::kind_of_reply(&text);
+            let Some(error) = refusal(&replies) else { return Ok(replies) };
+            let kind = failure::kind_of_reply(error);
             let is_demoted = demotes(kind);
-            let is_lost = error.is_io_error() || error.is_connection_dropped() || error.is_timeout();
             if is_demoted {
                 // Another server may be behind the address now.
                 self.renew(&to, link);
-            } else if is_lost {
-                drop(Taken::take(link));
             }
             // A master may have become a replica, and slots may have moved.
             self.topology.request_refresh();
-            match slots::redirection(&text, &to) {
+            match slots::redirection(error, &to) {
                 Some((next, ask)) if redirects < MAX_REDIRECTS => {
                     (to, is_asking, redirects) = (next, ask, redirects + 1);
                     continue;
                 }
-                None if text.starts_with("TRYAGAIN") && timer.now() < until => {
+                None if error.starts_with("TRYAGAIN") && timer.now() < until => {
                     redirects = 0;
                     timer.sleep(PAUSE).await;
                 }
                 None if is_demoted && !is_renewed => is_renewed = true,
                 _ => {
-                    let is_away = is_lost || is_demoted || kind == FailureKind::ClusterDown;
-                    return Err(CommandFailure { message: self.explain(&to, &text), is_away });
+                    let is_away = is_demoted || kind == FailureKind::ClusterDown;
+                    return Err(CommandFailure { message: self.explain(&to, error), is_away });
                 }
             }
             (to, is_asking) = (owner()?, false);
@@ -221,7 +215,7 @@ impl CommandPool {
     }
 
     /// A connection to a server.
-    async fn link(&self, to: &ServerAddress) -> Result<Taken, String> {
+    async fn link(&self, to: &ServerAddress) -> Result<Link, String> {
         let links = self.links(to)?;
         let taken = self.edges.timer.timeout(TIMEOUT, Box::pin(take(&links))).await;
         let taken = taken.unwrap_or_else(|| Err(format!("redis {to}: {}", late())));
@@ -236,22 +230,23 @@ impl CommandPool {
         // Forget former masters, and those that were redirected to, so that they do not accumulate.
         let current = self.topology.servers();
         servers.retain(|(known, _)| current.masters.contains(known));
-        let links = links(self.dialer.clone(), to.clone(), &self.edges)?;
+        let links = links(self.dialer.clone(), to.clone())?;
         servers.push((to.clone(), links.clone()));
         Ok(links)
     }
 
     /// Closes all connections to a server that refuses to work as a master, so that the next ones reach what is behind its
     /// address now.
-    fn renew(&self, server: &ServerAddress, link: Taken) {
-        drop(Taken::take(link));
+    fn renew(&self, server: &ServerAddress, link: Link) {
+        drop(Link::take(link));
         lock(&self.servers).retain(|(known, _)| known != server);
         self.demotions.note();
     }
 
     /// The error with advice.
     fn explain(&self, address: &ServerAddress, text: &str) -> String {
-        let (kind, own) = (failure::kind_of_reply(text), self.key(""));
+        let kind = failure::kind_of_reply(text);
+        let own = self.key("");
         let hint = match kind {
             FailureKind::Denied => &format!(
                 "{}; the user of {REDIS_AUTH} needs the key pattern ~{own}* and the channel &{own}changes",
@@ -276,12 +271,31 @@ impl CommandPool {
     }
 }
 
-/// The first word of an error reply.
-fn code(reply: &Value) -> Option<&str> {
+fn read<T: FromRedisValue>(reply: Reply) -> Result<T, String> {
+    T::from_redis_value(value(reply)).map_err(|error| format!("redis: {error}"))
+}
+
+/// The error of commands of which none was executed.
+fn refusal(replies: &[Reply]) -> Option<&str> {
+    let is_demoted = |error: &&str| demotes(failure::kind_of_reply(error));
+    let is_moved = |reply: &Reply| code(reply) == Some("MOVED");
+    match replies {
+        [only] => error(only).filter(|_| code(only) != Some(UNKNOWN_SCRIPT)),
+        [first, ..] if replies.iter().all(is_moved) => error(first),
+        several => several.iter().filter_map(error).find(is_demoted),
+    }
+}
+
+fn error(reply: &Reply) -> Option<&str> {
     match reply {
-        Value::ServerError(error) => Some(error.code()),
+        Reply::Error(error) => Some(error),
         _ => None,
     }
+}
+
+/// The first word of an error reply.
+fn code(reply: &Reply) -> Option<&str> {
+    error(reply)?.split(' ').next()
 }
 
 /// True for the errors of a server that does not work as a master.
@@ -291,38 +305,4 @@ fn demotes(kind: FailureKind) -> bool {
 
 fn late() -> String {
     format!("no reply within {TIMEOUT:?}; check the server and the network")
-}
-
-/// An error reply as the server sent it, or what else has failed.
-fn text(error: &RedisError) -> String {
-    if error.is_timeout() {
-        return late();
-    }
-    let replies = error.clone().into_server_errors();
-    match replies.as_deref().and_then(<[_]>::first) {
-        Some((_, reply)) => {
-            let words: Vec<_> = [Some(reply.code()), reply.details()].into_iter().flatten().collect();
-            failure::without_words(&words.join(" ")).to_owned()
-        }
-        None => error.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use deadpool_redis::redis::make_extension_error;
-
-    use super::*;
-
-    #[test]
-    fn an_error_reply_is_shown_as_it_was_sent() {
-        let reply = make_extension_error("NOAUTH".to_owned(), Some("Log in.".to_owned()));
-        assert_eq!(text(&reply), "NOAUTH Log in.");
-        assert_eq!(failure::kind_of_reply(&text(&reply)), FailureKind::Auth);
-        let unknown = "unknown command 'HGET', with args beginning with: 'user=ann' ".to_owned();
-        let unknown = make_extension_error("ERR".to_owned(), Some(unknown));
-        assert_eq!(text(&unknown), "ERR unknown command 'HGET'");
-        let late = RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
-        assert!(text(&late).contains("no reply within 5s"));
-    }
 }

@@ -1,12 +1,12 @@
 //! Counters in Redis, shared by all replicas and by replicas of the Go service.
 //!
 //! In reading order: `route` sends a request's checks to the connections of the `pool` that own their keys (`name`), as
-//! commands of a `pipeline`; `lease` does so for hits that leases take and return. `backend` implements the shared
-//! connection's `Backend`. `permissions` checks the user's permissions, `write_check` whether servers accept writes,
-//! `script` has the Lua scripts, `ttl_cache` the keys with an expiry, `topology` the owners of keys. `dialer` opens connections, `login` has their
-//! credentials, `resp` is the protocol, `failure`
-//! classifies errors. `command_pool` is for all other commands, over connections (`links`) that `deadpool` pools, and for the
-//! `messages` of a channel.
+//! commands of a `pipeline`; `lease` does so for hits that leases take and return, `holds` for holds. `backend` implements
+//! the shared connection's `Backend`. `permissions` recognizes what the user may not do, `write_check` whether servers accept
+//! writes, `script` has the Lua scripts, `ttl_cache` the keys with an expiry, `topology` the owners of keys. `dialer` opens
+//! connections, `login` has their credentials, `resp` is the protocol, `failure` classifies errors. `command_pool` is for all
+//! other commands, which the `redis` crate writes and whose values it reads, over connections of the same kind that
+//! `deadpool` pools (`links`), and for the `messages` of a channel.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests run on this machine"))]
@@ -52,6 +52,7 @@ pub use pipeline::Receipt;
 use pool::Pool;
 #[cfg(any(test, feature = "testing"))]
 pub use resp::fuzz as fuzz_resp;
+pub use script::Script;
 use wire::WorkerIndexes;
 
 pub struct RedisStore {

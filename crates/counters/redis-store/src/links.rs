@@ -1,58 +1,36 @@
-//! Connections of the [`CommandPool`](super::CommandPool): `deadpool` pools them, the `redis` crate runs commands on them, and
-//! the [`Dialer`] opens them, as it opens those that count.
-//!
-//! The `redis` crate bounds neither the bytes of a reply nor what they become in memory. So a stream below it counts both
-//! and ends.
+//! Connections of the [`CommandPool`](super::CommandPool): `deadpool` pools them, and the [`Dialer`] opens them, as it opens
+//! those that count.
 
-use std::{
-    future::ready,
-    io, mem,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
-    task::{Context, Poll, ready},
-};
+use std::{future::ready, mem};
 
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult};
-use deadpool_redis::redis::{
-    AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, RedisError, RedisFuture, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-    cmd, pipe,
-};
-use tokio::io::{AsyncRead, ReadBuf, ReadHalf, join, split};
+use deadpool_redis::redis::{Cmd, Pipeline, RedisFuture, Value, aio::ConnectionLike};
 
 use super::{
     dialer::Dialer,
-    failure::{Failure, FailureKind},
+    failure::Failure,
+    resp::{self, FramedStream, Reply},
 };
-use net::{
-    ServerAddress,
-    edges::{Edges, Transport},
-};
+use net::ServerAddress;
 
 /// Connections per server. Each runs one command at a time, so with two a slow command does not block all others.
 const CONNECTIONS: usize = 2;
 
-/// The maximum size of the replies to a command, in memory. The largest are a thousand changes, of 7 kB at most.
+/// The maximum size of the replies to a command. The largest are a thousand changes, of 7 kB at most.
 const MAX_REPLY: usize = 8 << 20;
-
-/// The memory that each line of a reply may take: an element has one, or two with its length.
-const LINE: usize = 64;
 
 pub(super) type Links = Pool<Opener>;
 
 /// A connection that is returned when it is dropped.
-pub(super) type Taken = Object<Opener>;
+pub(super) type Link = Object<Opener>;
 
-pub(super) fn links(dialer: Dialer, to: ServerAddress, edges: &Edges) -> Result<Links, String> {
-    let opener = Opener { dialer, to, edges: edges.clone() };
+pub(super) fn links(dialer: Dialer, to: ServerAddress) -> Result<Links, String> {
+    let opener = Opener { dialer, to };
     Pool::builder(opener).max_size(CONNECTIONS).build().map_err(|error| error.to_string())
 }
 
 /// A connection of the pool.
-pub(super) async fn take(links: &Links) -> Result<Taken, String> {
+pub(super) async fn take(links: &Links) -> Result<Link, String> {
     links.get().await.map_err(|error| match error {
         PoolError::Backend(failure) => failure.message,
         other => other.to_string(),
@@ -63,78 +41,63 @@ pub(super) async fn take(links: &Links) -> Result<Taken, String> {
 pub(super) struct Opener {
     dialer: Dialer,
     to: ServerAddress,
-    edges: Edges,
 }
 
 impl Manager for Opener {
-    type Type = Link;
+    type Type = FramedStream;
     type Error = Failure;
 
-    async fn create(&self) -> Result<Link, Failure> {
-        let transport = self.dialer.dial(&self.to, false).await?.into_transport();
-        let received = Arc::<AtomicUsize>::default();
-        let (read, write) = split(transport);
-        let stream = join(Bounded { read, received: received.clone() }, write);
-        // The caller has the timeouts.
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let login = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let opened = MultiplexedConnection::new_with_config(&login, stream, config).await;
-        let (connection, driver) = opened.map_err(|error| self.failure(&error))?;
-        self.edges.start(driver);
-        Ok(Link { connection, received, is_asking: false })
+    async fn create(&self) -> Result<FramedStream, Failure> {
+        self.dialer.dial(&self.to, false).await
     }
 
-    /// Replaces a connection that was lost since its last command.
-    async fn recycle(&self, link: &mut Link, _: &Metrics) -> RecycleResult<Failure> {
-        link.received.store(0, Relaxed);
-        let answered = cmd("PING").query_async::<()>(&mut link.connection).await;
-        link.received.store(0, Relaxed);
-        answered.map_err(|error| RecycleError::Backend(self.failure(&error)))
+    /// Replaces a connection that was lost since its last command, whose caller may have left before the reply.
+    async fn recycle(&self, stream: &mut FramedStream, _: &Metrics) -> RecycleResult<Failure> {
+        let answered = async {
+            stream.drain().await?;
+            stream.request(|into| resp::write_command(into, &[b"PING"])).await
+        };
+        answered.await.map(drop).map_err(RecycleError::Backend)
     }
 }
 
-impl Opener {
-    fn failure(&self, error: &RedisError) -> Failure {
-        Failure::new(FailureKind::Lost, format!("redis {}: {error}", self.to))
-    }
-}
-
-/// A connection that one caller uses at a time.
-pub(super) struct Link {
-    connection: MultiplexedConnection,
-    received: Arc<AtomicUsize>,
-    /// The server imports the slot of a command, which must follow `ASKING`.
-    pub(super) is_asking: bool,
-}
-
-impl ConnectionLike for Link {
-    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        if !self.is_asking {
-            return self.connection.req_packed_command(command);
+/// Sends commands, and waits for their replies. `is_asking`: the server imports the slot of the only command.
+pub(super) async fn exchange(
+    stream: &mut FramedStream,
+    commands: &[u8],
+    count: usize,
+    is_asking: bool,
+) -> Result<Vec<Reply>, Failure> {
+    stream.write(|into| {
+        if is_asking {
+            resp::write_command(into, &[b"ASKING"]);
         }
-        Box::pin(async move {
-            let mut commands = pipe();
-            commands.cmd("ASKING").add_command(command.clone());
-            let mut replies = self.connection.req_packed_commands(&commands, 1, 1).await?;
-            Ok(replies.pop().unwrap_or(Value::Nil))
-        })
+        into.extend_from_slice(commands);
+        count + usize::from(is_asking)
+    });
+    stream.allow(MAX_REPLY);
+    stream.flush().await?;
+    if is_asking {
+        stream.receive().await?;
     }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        commands: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        self.connection.req_packed_commands(commands, offset, count)
+    let mut replies = Vec::with_capacity(count);
+    while replies.len() < count {
+        replies.push(stream.receive().await?);
     }
+    Ok(replies)
+}
 
-    fn get_db(&self) -> i64 {
-        self.connection.get_db()
+/// A reply without errors, for what the `redis` crate reads from it.
+pub(super) fn value(reply: Reply) -> Value {
+    match reply {
+        Reply::Integer(number) => Value::Int(number),
+        Reply::Text(text) => Value::BulkString(text),
+        Reply::List(list) => Value::Array(list.into_iter().map(value).collect()),
+        Reply::Nil | Reply::Error(_) => Value::Nil,
     }
 }
 
-/// Replies that were received before.
+/// The replies of a pipeline, which then leaves out those that are ignored.
 pub(super) struct Received(pub(super) Vec<Value>);
 
 impl ConnectionLike for Received {
@@ -153,62 +116,5 @@ impl ConnectionLike for Received {
 
     fn get_db(&self) -> i64 {
         0
-    }
-}
-
-/// Fails when a reply takes more than [`MAX_REPLY`].
-struct Bounded {
-    read: ReadHalf<Transport>,
-    /// What has been received for the current command.
-    received: Arc<AtomicUsize>,
-}
-
-impl AsyncRead for Bounded {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = into.filled().len();
-        ready!(Pin::new(&mut self.read).poll_read(context, into))?;
-        let new = into.filled().get(before..).unwrap_or_default();
-        let size = new.len() + new.split(|byte| *byte == b'\n').skip(1).count() * LINE;
-        if self.received.fetch_add(size, Relaxed) + size > MAX_REPLY {
-            let message = format!("sent more than {MAX_REPLY} bytes in reply to a command, the maximum");
-            return Poll::Ready(Err(io::Error::other(message)));
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_reply_is_bounded_in_bytes_and_in_lines() {
-        for (block, most) in [(b"x".repeat(1 << 14), MAX_REPLY), (b":1\r\n".repeat(1 << 12), MAX_REPLY / 17)]
-        {
-            let (near, mut far) = duplex(1 << 14);
-            let received = Arc::<AtomicUsize>::default();
-            let (read, _write) = split(Box::new(near) as Transport);
-            let mut stream = Bounded { read, received: received.clone() };
-            tokio::spawn(async move { while far.write_all(&block).await.is_ok() {} });
-            for _ in 0..2 {
-                let (mut bytes, mut buffer) = (0, vec![0; 1 << 14]);
-                let error = loop {
-                    match stream.read(&mut buffer).await {
-                        Ok(read) => bytes += read,
-                        Err(error) => break error.to_string(),
-                    }
-                };
-                assert!(error.contains("the maximum"), "{error}");
-                assert!((most - (1 << 15)..=most).contains(&bytes), "{bytes} of {most}");
-                // The next command.
-                received.store(0, Relaxed);
-            }
-        }
     }
 }

@@ -1,5 +1,4 @@
-//! The messages of a channel, by the codec of the connections that count: the `redis` crate bounds neither a message nor
-//! what is sent without being asked for.
+//! The messages of a channel, over a connection of its own.
 //!
 //! Each server of a cluster, and each of two that both believe to be the master, has subscribers of its own. So a
 //! subscription ends when another server owns the channel.
@@ -115,6 +114,7 @@ async fn moved(pool: &CommandPool, channel: &str, from: &ServerAddress, demotion
 
 fn payload(reply: Reply) -> Option<String> {
     let Reply::List(words) = reply else { return None };
-    let (kind, payload) = (words.first()?.text()?, words.get(2)?);
+    let kind = words.first()?.text()?;
+    let payload = words.get(2)?;
     (kind == "message").then(|| payload.text().unwrap_or_default().to_owned())
 }

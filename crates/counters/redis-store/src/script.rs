@@ -2,15 +2,15 @@
 //!
 //! They are called by hash. A server that does not know a script receives its source.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use deadpool_redis::redis;
 
 use super::resp;
 
-pub(super) struct Script {
+pub struct Script {
     source: &'static str,
-    hash: LazyLock<String>,
+    hash: OnceLock<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,6 +20,18 @@ pub(super) enum Form {
 }
 
 impl Script {
+    pub const fn new(source: &'static str) -> Self {
+        Self { source, hash: OnceLock::new() }
+    }
+
+    pub(super) fn source(&self) -> &'static str {
+        self.source
+    }
+
+    pub(super) fn hash(&self) -> &str {
+        self.hash.get_or_init(|| redis::Script::new(self.source).get_hash().to_owned())
+    }
+
     /// Writes a command that runs the script on these keys.
     pub(super) fn call(&self, into: &mut Vec<u8>, form: Form, keys: &[&[u8]], arguments: &[u64]) {
         self.begin(into, form, keys.len(), arguments.len());
@@ -34,7 +46,7 @@ impl Script {
     /// Begins a command that runs the script; its keys and arguments follow.
     pub(super) fn begin(&self, into: &mut Vec<u8>, form: Form, keys: usize, arguments: usize) {
         let (command, script) = match form {
-            Form::Hash => ("EVALSHA", self.hash.as_str()),
+            Form::Hash => ("EVALSHA", self.hash()),
             Form::Source => ("EVAL", self.source),
         };
         resp::begin_command(into, 3 + keys + arguments);
@@ -46,10 +58,8 @@ impl Script {
 
 macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $($file:literal)+;)*) => {
-        $($(#[$doc])* pub(super) static $name: Script = Script {
-            source: concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+),
-            hash: LazyLock::new(|| redis::Script::new($name.source).get_hash().to_owned()),
-        };)*
+        $($(#[$doc])* pub(super) static $name: Script =
+            Script::new(concat!($(include_str!(concat!("scripts/", $file, ".lua"))),+));)*
     };
 }
 

@@ -92,11 +92,6 @@ impl<C: Codec> FramedStream<C> {
         }
     }
 
-    /// The connection, for another protocol or another codec.
-    pub fn into_transport(self) -> Transport {
-        self.transport
-    }
-
     /// Accepts this many undecoded bytes more, until all pending replies were received.
     pub fn allow(&mut self, bytes: usize) {
         self.allowed += bytes;
@@ -174,7 +169,8 @@ impl<C: Codec> FramedStream<C> {
                 if self.skip.is_some() {
                     return self.decode();
                 }
-                let (allowed, pending) = (self.allowed, self.pending);
+                let allowed = self.allowed;
+                let pending = self.pending;
                 let what =
                     format_args!("sent more than {allowed} bytes, the maximum for {pending} pending replies");
                 Err(self.failure(FailureKind::ProtocolError, what))

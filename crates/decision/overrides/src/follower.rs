@@ -7,11 +7,11 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::{Arc, LazyLock},
+    sync::Arc,
     time::Duration,
 };
 
-use deadpool_redis::redis::{Script, cmd, pipe};
+use deadpool_redis::redis::{cmd, pipe};
 use tracing::{info, warn};
 
 use super::{
@@ -33,7 +33,7 @@ use faults::{
     mutex::lock,
 };
 use recent::Quoting;
-use redis_store::{CommandPool, End, Messages};
+use redis_store::{CommandPool, End, Messages, Script};
 
 const POLL: Duration = Duration::from_secs(2);
 
@@ -47,7 +47,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// If a replica that writes all overrides back fails or ends meanwhile, another one begins again after this time.
 const RESTORE_SECONDS: u64 = 5;
 
-static EXPIRE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/expire.lua")));
+static EXPIRE: Script = Script::new(include_str!("scripts/expire.lua"));
 
 pub struct Follower {
     /// Connections that belong to this thread.
@@ -339,11 +339,9 @@ impl Follower {
             if some.is_empty() {
                 return Ok(());
             }
-            let mut call = EXPIRE.key(&key);
-            for (id, end) in &some {
-                call.arg(id).arg(timestamp(*end)).arg(*end);
-            }
-            self.pool.script::<u64>(&key, &call).await?;
+            let expired = |(id, end): &(String, u32)| [id.clone(), timestamp(*end), end.to_string()];
+            let arguments: Vec<String> = some.iter().flat_map(expired).collect();
+            self.pool.script::<u64>(&key, &EXPIRE, &[&key], &arguments).await?;
             lock(&self.progress.expired).drain(..some.len());
         }
     }

@@ -6,12 +6,9 @@
 //! The channel also carries resets of counters, for the over-limit caches and the leases of all replicas, and refunds, for
 //! the over-limit caches.
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use deadpool_redis::redis::{Script, cmd, pipe};
+use deadpool_redis::redis::{cmd, pipe};
 
 use super::{
     ChangeError, Kept,
@@ -23,7 +20,7 @@ use super::{
     versions::Versions,
 };
 use clock::timer::Random;
-use redis_store::{CommandFailure, CommandPool, MAX_MESSAGE};
+use redis_store::{CommandFailure, CommandPool, MAX_MESSAGE, Script};
 use tracing::warn;
 
 /// The field of the hash with its version. Identifiers do not have this character.
@@ -64,12 +61,10 @@ const IN_FORCE: Duration = Duration::from_secs(3);
 /// The longest wait until a large import is in force in this process.
 const IMPORT_IN_FORCE: Duration = Duration::from_secs(120);
 
-static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/version.lua"), include_str!("scripts/change.lua")))
-});
-static SWITCH: LazyLock<Script> = LazyLock::new(|| {
-    Script::new(concat!(include_str!("scripts/version.lua"), include_str!("scripts/switch.lua")))
-});
+static CHANGE: Script =
+    Script::new(concat!(include_str!("scripts/version.lua"), include_str!("scripts/change.lua")));
+static SWITCH: Script =
+    Script::new(concat!(include_str!("scripts/version.lua"), include_str!("scripts/switch.lua")));
 
 pub(super) struct Shared {
     pub(super) pool: CommandPool,
@@ -302,13 +297,12 @@ pub(super) async fn change(
     fields: &[Field],
 ) -> Result<Option<u64>, CommandFailure> {
     let key = pool.key("overrides");
-    let mut call = CHANGE.key(&key);
-    call.key(pool.key(VERSIONS)).arg(channel(pool)).arg(own).arg(body);
-    call.arg(until.map_or_else(String::new, |until| until.to_string()));
+    let or_empty = |number: Option<u64>| number.map_or_else(String::new, |number| number.to_string());
+    let mut arguments = vec![channel(pool), own.to_string(), body.to_owned(), or_empty(until)];
     for Field { id, version, value } in fields {
-        call.arg(id).arg(version.map_or_else(String::new, |version| version.to_string())).arg(value);
+        arguments.extend([id.clone(), or_empty(*version), value.clone()]);
     }
-    match pool.script(&key, &call).await? {
+    match pool.script(&key, &CHANGE, &[&key, &pool.key(VERSIONS)], &arguments).await? {
         Some(0) => Err(CommandFailure::away("redis: it read the change too late".to_owned())),
         version => Ok(version),
     }
@@ -375,14 +369,15 @@ async fn switch(
         commands.cmd("EXPIRE").arg(&merged).arg(IMPORT_SECONDS).ignore();
         length += pool.pipeline::<Vec<u64>>(&merged, &commands).await?.iter().sum::<u64>();
     }
-    let mut call = SWITCH.key(&key);
-    call.key(pool.key(VERSIONS)).key(&committing).key(&merged).key(&old);
-    call.arg(channel(pool)).arg(since.at).arg(commit).arg(length);
-    call.arg(if import.is_some() { "import" } else { "" }).arg(since.floor);
+    let versions = pool.key(VERSIONS);
+    let keys = [&key, &versions, &committing, &merged, &old].map(String::as_str);
+    let kind = if import.is_some() { "import" } else { "" };
+    let mut arguments = vec![channel(pool), since.at.to_string(), commit.to_owned(), length.to_string()];
+    arguments.extend([kind.to_owned(), since.floor.to_string()]);
     for (id, version) in &since.listed {
-        call.arg(id).arg(*version);
+        arguments.extend([id.clone(), version.to_string()]);
     }
-    let after: Option<u64> = pool.script(&key, &call).await?;
+    let after: Option<u64> = pool.script(&key, &SWITCH, &keys, &arguments).await?;
     unlink(pool, if after.is_some() { &old } else { &merged }).await?;
     Ok(after)
 }

@@ -1,6 +1,7 @@
 //! The scripts on a real Redis with a simulated clock: over random histories, every caller receives the outcome of the
 //! algorithm, and every key has the state of the algorithm.
 
+mod commands;
 mod holds;
 mod model;
 mod server;

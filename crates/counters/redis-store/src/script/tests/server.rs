@@ -5,6 +5,7 @@ use std::{
     env,
     io::{Read, Write},
     os::unix::net::UnixStream,
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread::sleep,
     time::Duration,
@@ -28,7 +29,7 @@ pub(super) struct Redis {
     incoming: Vec<u8>,
     /// For each script's hash, the hash of its version that reads the time from two keys.
     timed: HashMap<String, String>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Redis {
@@ -44,16 +45,20 @@ impl Redis {
             .expect("redis-server can be started");
         let connect = || UnixStream::connect(&path).inspect_err(|_| sleep(Duration::from_millis(10))).ok();
         let stream = (0..1000).find_map(|_| connect()).expect("redis-server listens");
-        let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), _dir: dir };
+        let mut redis = Self { process, stream, incoming: Vec::new(), timed: HashMap::new(), dir };
         let all = [&COUNTERS, &STATES, &LOGS, &UNITS, &HOLD, &SETTLE, &RESET, &LEASE, &RETURN_HITS];
         for script in all {
             let own = "call('TIME')";
             assert!(script.source.matches(own).count() <= 1);
             let text = script.source.replace(own, "{ call('GET', 'second'), call('GET', 'micros') }");
             let timed = redis.load(&text);
-            redis.timed.insert(script.hash.clone(), timed);
+            redis.timed.insert(script.hash().to_owned(), timed);
         }
         redis
+    }
+
+    pub(super) fn socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
     }
 
     fn load(&mut self, text: &str) -> String {
