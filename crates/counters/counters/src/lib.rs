@@ -176,6 +176,12 @@ pub struct StoreError {
     pub message: Arc<str>,
 }
 
+impl StoreError {
+    pub fn new(reason: FailureReason, message: impl Into<Arc<str>>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

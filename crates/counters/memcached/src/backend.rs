@@ -38,7 +38,8 @@ impl MemcachedBackend {
             MemcachedServers::Named(_) => "see MEMCACHE_HOST_PORT",
             MemcachedServers::Srv { .. } => "the address comes from MEMCACHE_SRV",
         };
-        let (tls, timeout) = (settings.tls.as_ref(), settings.connect_timeout);
+        let tls = settings.tls.as_ref();
+        let timeout = settings.connect_timeout;
         Connector::new(Self::NAME, tls, &TLS_ADVICE, timeout, origin, edges).map(Self)
     }
 

@@ -61,7 +61,9 @@ impl MemcachedStore {
     /// within a runtime that lives as long as the service.
     pub fn watch(&self, name_servers: impl Fn() -> NameServers + Send + Sync + 'static) {
         if let MemcachedServers::Srv { name, refresh } = &self.found_by {
-            let (servers, name, refresh) = (self.servers.clone(), name.clone(), *refresh);
+            let servers = self.servers.clone();
+            let name = name.clone();
+            let refresh = *refresh;
             self.servers.pool.shared.edges.start(async move {
                 let follow = || servers.follow(&name, refresh, &name_servers);
                 while let Err(Panicked) = caught(Boundary::StoreDiscovery, follow()).await {

@@ -79,7 +79,8 @@ impl ResetLog {
         let mut entries = known.unwrap_or_else(|| Entries::new(self.edges().random.number()));
         entries.add(resets);
         let value = serde_json::to_vec(&entries).map_err(|error| error.to_string())?;
-        let (key, length) = (&self.key, value.len());
+        let key = &self.key;
+        let length = value.len();
         let command = match unique {
             Some(unique) => format!("cas {key} 0 {LIFETIME_SECONDS} {length} {unique}\r\n"),
             None => format!("add {key} 0 {LIFETIME_SECONDS} {length}\r\n"),
@@ -96,7 +97,8 @@ impl ResetLog {
         let metrics = &self.servers.pool.shared.metrics;
         let mut connection = None;
         let mut position = Position::default();
-        let (mut last_read, mut failing) = (self.edges().timer.now(), false);
+        let mut last_read = self.edges().timer.now();
+        let mut failing = false;
         loop {
             match self.poll(&mut connection).await {
                 Ok(entries) => {

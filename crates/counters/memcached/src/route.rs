@@ -135,7 +135,7 @@ fn check_countable(limit: &Rate) -> Result<(), StoreError> {
         return Ok(());
     }
     let message = format!("memcached supports only fixed windows, not `{}`", kind.name());
-    Err(StoreError { reason: FailureReason::BadAnswer, message: message.into() })
+    Err(StoreError::new(FailureReason::BadAnswer, message))
 }
 
 /// The expiry of a counter that is created now: how long it is kept, random jitter, and one second more because

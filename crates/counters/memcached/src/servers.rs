@@ -55,10 +55,8 @@ impl Servers {
     /// The calling thread's connection to the server that owns a key.
     pub(super) fn connection(&self, name: &str) -> Result<Arc<Connection>, StoreError> {
         let connection = self.pool.connection(|known| server_index(name, known.servers.len()));
-        connection.ok_or_else(|| StoreError {
-            reason: FailureReason::Unavailable,
-            message: "memcached: no servers yet; see MEMCACHE_SRV".into(),
-        })
+        let message = "memcached: no servers yet; see MEMCACHE_SRV";
+        connection.ok_or_else(|| StoreError::new(FailureReason::Unavailable, message))
     }
 
     pub(super) fn usage(&self) -> PoolUsage {

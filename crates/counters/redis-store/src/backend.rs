@@ -106,7 +106,8 @@ impl Backend for RedisBackend {
 
 impl RedisBackend {
     fn learn(&self, connection: &Connection, learned: Learned) -> Result<(), Failure> {
-        let (now, metrics) = (connection.shared.edges.clock.now(), &connection.shared.metrics);
+        let now = connection.shared.edges.clock.now();
+        let metrics = &connection.shared.metrics;
         if let (Some(check), Some(accepts)) = (&self.write_check, learned.accepts_writes) {
             check.record(&connection.address, accepts);
         }

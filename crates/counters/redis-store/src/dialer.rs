@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::{
     failure::{self, Failure, FailureKind},
     login::{CurrentLogin, Login},
+    permissions::is_denied,
     resp::{self, FramedStream, Reply, Resp},
 };
 use crate::settings::{CredentialSource, RedisPool, RedisServers};
@@ -139,7 +140,8 @@ impl Dialer {
     }
 
     fn commands(&self, login: Option<&CurrentLogin>, must_be_master: bool) -> (Vec<&'static str>, Vec<u8>) {
-        let (mut steps, mut into) = (Vec::new(), Vec::new());
+        let mut steps = Vec::new();
+        let mut into = Vec::new();
         if let Some(login) = login {
             steps.push("AUTH");
             login.write(&mut into);
@@ -246,10 +248,6 @@ fn shown(login: Option<&CurrentLogin>, error: &str) -> String {
         return "(not shown: contains the password)".to_owned();
     }
     error.chars().take(MAX_SHOWN).collect()
-}
-
-fn is_denied(error: &str) -> bool {
-    error.starts_with("NOPERM") || error.starts_with("ERR unknown command")
 }
 
 fn check_role(role: &[Reply]) -> Result<(), (FailureKind, String)> {

@@ -163,7 +163,8 @@ impl Login {
     async fn sign(&self, tokens: &TokenSource, edges: &Edges) -> Result<Arc<CurrentLogin>, String> {
         let credentials =
             Credentials { user: Some(tokens.user().to_owned()), password: tokens.token().await? };
-        let (now, state) = (edges.clock.now(), &mut lock(&self.state).iam);
+        let now = edges.clock.now();
+        let state = &mut lock(&self.state).iam;
         if state.1 <= now {
             let life = jittered_by(SIGNED_LOGIN, 0.05, edges.random.fraction());
             *state = (state.0 + 1, Time::from_seconds(now.seconds() + life.as_secs()));

@@ -101,7 +101,8 @@ impl Pool {
         let topology = &self.backend().topology;
         topology.watch();
         self.follow_login();
-        let (changed, pool) = (topology.changed(), Arc::downgrade(self));
+        let changed = topology.changed();
+        let pool = Arc::downgrade(self);
         self.servers.shared.edges.start(async move {
             loop {
                 // No change is missed from here on.
@@ -123,9 +124,11 @@ impl Pool {
         if !login.changes() {
             return;
         }
-        let (edges, pool) = (self.servers.shared.edges.clone(), Arc::downgrade(self));
+        let edges = self.servers.shared.edges.clone();
+        let pool = Arc::downgrade(self);
         self.servers.shared.edges.start(async move {
-            let (mut polls, mut in_use) = (0_u64, 1);
+            let mut polls = 0_u64;
+            let mut in_use = 1;
             loop {
                 let polled = caught(Boundary::StoreLogin, login.poll()).await;
                 let Some(pool) = pool.upgrade() else { return };
@@ -170,10 +173,7 @@ impl Pool {
     pub(super) fn connection(&self, key: &str) -> Result<Arc<Connection>, StoreError> {
         self.servers.connection(|known| known.owners.owner(key.as_bytes())).ok_or_else(|| {
             self.backend().topology.request_refresh();
-            StoreError {
-                reason: FailureReason::Unavailable,
-                message: "redis: no known master owns the key".into(),
-            }
+            StoreError::new(FailureReason::Unavailable, "redis: no known master owns the key")
         })
     }
 
@@ -195,8 +195,6 @@ impl Pool {
         let mut delete = cmd("DEL");
         delete.arg(&*name).arg(self.leases_of(&name));
         let deleted = self.commands.command::<u64>(&name, &delete).await;
-        deleted
-            .map(drop)
-            .map_err(|message| StoreError { reason: FailureReason::Unavailable, message: message.into() })
+        deleted.map(drop).map_err(|message| StoreError::new(FailureReason::Unavailable, message))
     }
 }

@@ -264,7 +264,7 @@ impl RedisStore {
                 let message = format!(
                     "redis {from}: \"{error}\" after {MAX_REDIRECTS} redirections; the servers redirect to each other"
                 );
-                let error = StoreError { reason: FailureReason::BadAnswer, message: message.into() };
+                let error = StoreError::new(FailureReason::BadAnswer, message);
                 sent.lose(batch, &[index], error);
             }
             if is_split && let Err(error) = self.count_split(batch, mode.now).await {
@@ -420,7 +420,8 @@ fn add(pipeline: &mut RedisPipeline, pool: &Pool, batch: &Batch, index: usize, m
 }
 
 fn script_check<'b>(pool: &Pool, batch: &'b Batch, check: &Check, now: Time) -> ScriptCheck<'b> {
-    let (key, algorithm) = (pool.names.of(batch, check), check.limit.algorithm);
+    let key = pool.names.of(batch, check);
+    let algorithm = check.limit.algorithm;
     let ttl_cache = &pool.backend().ttl_cache;
     let is_window = matches!(algorithm, Algorithm::FixedWindow(_));
     let seconds = if is_window { ttl_cache.seconds(&check.limit, now) } else { ttl_cache.jitter() };

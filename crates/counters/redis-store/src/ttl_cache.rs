@@ -57,7 +57,8 @@ impl TtlCache {
         if limit.is_tagged {
             return None;
         }
-        let (id, end) = (CounterId::of_name(key), limit.period().end(now));
+        let id = CounterId::of_name(key);
+        let end = limit.period().end(now);
         (!self.is_known(id, end, now)).then_some((id, end))
     }
 

@@ -29,7 +29,8 @@ pub(super) struct WriteCheck {
 impl WriteCheck {
     /// A key for each server.
     pub(super) fn keys(servers: &KeyOwners) -> HashMap<ServerAddress, String> {
-        let (mut keys, count) = (HashMap::new(), servers.masters.len());
+        let mut keys = HashMap::new();
+        let count = servers.masters.len();
         for number in 0..count * TRIES {
             let key = format!("tollgate:health:{number}");
             if let Some(owner) = servers.owner(key.as_bytes()).and_then(|owner| servers.masters.get(owner)) {

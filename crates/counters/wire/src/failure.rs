@@ -54,7 +54,7 @@ impl Failure {
     }
 
     pub fn to_error(&self, reason: FailureReason) -> StoreError {
-        StoreError { reason, message: self.message.as_str().into() }
+        StoreError::new(reason, self.message.as_str())
     }
 }
 

@@ -100,7 +100,7 @@ impl<B: Backend> PendingReply<B> {
     pub async fn wait(&mut self) -> Answered<CheckResult<B>> {
         (&mut self.0).await.unwrap_or_else(|_| {
             let message = format!("{}: the service is shutting down", B::NAME);
-            Err(StoreError { reason: FailureReason::Unavailable, message: message.into() })
+            Err(StoreError::new(FailureReason::Unavailable, message))
         })
     }
 }
@@ -134,7 +134,7 @@ impl<B: Backend> Connection<B> {
         if !state.queue.admits(checks, max) {
             drop(state);
             let message = self.describe(format_args!("queue full: {max} checks ({})", B::MAX_QUEUED));
-            return Err(StoreError { reason: FailureReason::QueueFull, message: message.into() });
+            return Err(StoreError::new(FailureReason::QueueFull, message));
         }
         let reply = state.queue.add_caller(patience, lowered, fill, &*self.shared.edges.timer);
         let wake = mem::take(&mut state.idle);

@@ -60,7 +60,7 @@ impl Waits {
         } else {
             (FailureReason::Timeout, "no reply before the deadline")
         };
-        StoreError { reason, message: format!("{store}: {message}").into() }
+        StoreError::new(reason, format!("{store}: {message}"))
     }
 }
 

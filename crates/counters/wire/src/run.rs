@@ -42,8 +42,19 @@ const MAX_SILENCE: Duration = Duration::from_millis(500);
 /// timeout; and a server that closes at once costs at most 200 connections a second.
 const DIAL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Why a connection ended: its failure, after which it must be reopened; `None` if the server was removed from the pool.
-type Exit = Option<Failure>;
+/// Why a connection ended.
+enum Exit {
+    /// The server was removed from the pool.
+    ServerRemoved,
+    /// The connection must be opened again.
+    Failed(Failure),
+}
+
+impl From<Failure> for Exit {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
 
 impl<B: Backend> Connection<B> {
     /// Runs until the server is removed; restarts after a panic.
@@ -57,7 +68,9 @@ impl<B: Backend> Connection<B> {
     async fn run(&self) {
         let _guard = RejectOnDrop(self);
         let Shared { backend, metrics, bounds, .. } = &*self.shared;
-        let (mut backoff, mut is_reconnect, mut was_replica) = (bounds.startup_backoff.clone(), false, false);
+        let mut backoff = bounds.startup_backoff.clone();
+        let mut is_reconnect = false;
+        let mut was_replica = false;
         let mut pause = Duration::ZERO;
         loop {
             let (exit, served) = match self.dial(was_replica, pause).await {
@@ -77,7 +90,7 @@ impl<B: Backend> Connection<B> {
                 Err(exit) => (exit, None),
             };
             let is_lost = is_lost(&exit);
-            let Some(failure) = exit else { return };
+            let Exit::Failed(failure) = exit else { return };
             backend.request_refresh();
             pause = Duration::ZERO;
             if let Some(served) = served
@@ -109,7 +122,7 @@ impl<B: Backend> Connection<B> {
             dialled = dialled => dialled,
             // Queued callers must not wait beyond their timeout.
             never = self.fail_late() => match never {},
-            () = self.ended() => Err(None),
+            () = self.ended() => Err(Exit::ServerRemoved),
         }
     }
 
@@ -117,7 +130,7 @@ impl<B: Backend> Connection<B> {
     async fn serve(&self, mut stream: Stream<B>, backoff: &mut Backoff) -> Result<Infallible, Exit> {
         let mut flight = Flight::new(self.now());
         let Err(exit) = self.serve_flight(&mut stream, &mut flight, backoff).await;
-        if let Some(failure) = &exit {
+        if let Exit::Failed(failure) = &exit {
             if flight.is_unanswered() {
                 // A server that closes in place of the first answer would do so to whoever waits.
                 self.reject(
@@ -155,7 +168,8 @@ impl<B: Backend> Connection<B> {
 
     /// Sends and completes pipelines until the server is unresponsive.
     async fn pump(&self, stream: &mut Stream<B>, flight: &mut Flight<B>) -> Result<(), Exit> {
-        let (timeout, timer) = (self.shared.bounds.timeout, self.timer());
+        let timeout = self.shared.bounds.timeout;
+        let timer = self.timer();
         // When the loop should run next. Later runs measure how late this process is.
         let mut due = timer.now();
         let mut next = timer.sleep_until(timer.now());
@@ -216,7 +230,7 @@ impl<B: Backend> Connection<B> {
             let waits = {
                 let mut state = self.lock();
                 if state.ended {
-                    return Err(None);
+                    return Err(Exit::ServerRemoved);
                 }
                 state.idle = state.queue.is_empty();
                 state.queue.waits()
@@ -337,7 +351,7 @@ impl<B: Backend> Connection<B> {
             }
             self.shared.metrics.failed(&self.timed_out());
             if self.ended_within(backoff.pause(self.shared.edges.random.fraction())).await {
-                return Err(None);
+                return Err(Exit::ServerRemoved);
             }
         }
     }
@@ -388,7 +402,7 @@ impl<B: Backend> Connection<B> {
 }
 
 fn is_lost(exit: &Exit) -> bool {
-    exit.as_ref().is_some_and(|failure| failure.kind == FailureKind::Lost)
+    matches!(exit, Exit::Failed(failure) if failure.kind == FailureKind::Lost)
 }
 
 /// Counts the end of a connection, also when its task panics.
@@ -409,7 +423,7 @@ struct RejectOnDrop<'a, B: Backend>(&'a Connection<B>);
 impl<B: Backend> Drop for RejectOnDrop<'_, B> {
     fn drop(&mut self) {
         let message = self.0.describe("connection closed");
-        let error = StoreError { reason: FailureReason::Unavailable, message: message.into() };
+        let error = StoreError::new(FailureReason::Unavailable, message);
         self.0.lock().connected = false;
         self.0.reject(error.clone(), &error);
     }

@@ -85,7 +85,8 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
         let mut threads = lock(&self.threads);
         let Some(slot) = threads.get_mut(worker) else { return };
         let here = self.shared.edges.spawn.here().expect("a worker is started within its runtime");
-        let (current, named) = (self.current.load(), self.named.load());
+        let current = self.current.load();
+        let named = self.named.load();
         let servers = current.servers.iter().chain(named.iter());
         for connection in servers.filter_map(|server| server.connections.get(worker)) {
             here(Box::pin(connection.clone().keep_running()));
@@ -96,7 +97,8 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     /// Replaces the servers. Connections to servers that stay, or were redirected to, are kept; others end.
     pub fn set_servers(&self, addresses: &[ServerAddress], owners: O) {
         let threads = lock(&self.threads);
-        let (current, named) = (self.current.load_full(), self.named.swap(Arc::default()));
+        let current = self.current.load_full();
+        let named = self.named.swap(Arc::default());
         let mut removed: Vec<_> = current.servers.iter().chain(named.iter()).collect();
         let server = |address: &ServerAddress| {
             // A server that is listed twice owns two shares of the keys, with separate connections.
@@ -132,7 +134,8 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
     /// its first slot. One that is not in the pool is kept until the servers change. `None` if there are too many of those.
     pub fn connection_to(&self, address: &ServerAddress) -> Option<Arc<Connection<B>>> {
         let known = || {
-            let (current, named) = (self.current.load(), self.named.load());
+            let current = self.current.load();
+            let named = self.named.load();
             let mut servers = current.servers.iter().chain(named.iter());
             servers.find(|server| server.address == *address).map(Server::connection)
         };
@@ -157,7 +160,8 @@ impl<B: Backend, O: Default> ServerPool<B, O> {
 
     /// Every connection of every thread.
     pub fn connections(&self) -> Vec<Arc<Connection<B>>> {
-        let (current, named) = (self.current.load(), self.named.load());
+        let current = self.current.load();
+        let named = self.named.load();
         let servers = current.servers.iter().chain(named.iter());
         servers.flat_map(|server| &server.connections).cloned().collect()
     }

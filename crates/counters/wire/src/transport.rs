@@ -87,7 +87,8 @@ impl Connector {
         };
         *step = RESOLVE;
         let found = self.resolve(address).await.map_err(|error| {
-            let (host, origin) = (&address.host, self.origin);
+            let host = &address.host;
+            let origin = self.origin;
             Failure::new(FailureKind::Resolve, format!("cannot resolve {host:?}: {error}; {origin}"))
         })?;
         *step = CONNECT;

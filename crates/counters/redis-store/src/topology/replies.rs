@@ -71,7 +71,8 @@ fn rejected(error: &str) -> String {
 fn read_range(range: &Reply, from: &HostPort) -> Option<Range> {
     let Reply::List(parts) = range else { return None };
     let [first, last, Reply::List(master), ..] = parts.as_slice() else { return None };
-    let (first, last) = (number(first)?, number(last)?);
+    let first = number(first)?;
+    let last = number(last)?;
     let is_valid = first <= last && last < SLOTS;
     is_valid.then_some(Range { first, last, owner: read_node(master, from)? })
 }
