@@ -9,12 +9,13 @@ mod command;
 #[cfg(test)]
 mod tests;
 
-use std::{hash::BuildHasher, sync::Arc};
+use std::sync::Arc;
 
-use hashbrown::{DefaultHashBuilder, HashTable, hash_table::Entry};
+use hashbrown::HashMap;
 
 use self::command::{Command, CommandKind, Completion};
 use super::reply::Reply;
+use counters::CounterId;
 use limit::{Hits, fixed_window};
 use wire::{
     Callers, Keys, Pipeline, at, at_mut,
@@ -40,8 +41,7 @@ pub(super) struct MemcachedPipeline {
     keys: Keys,
     commands: Vec<Command>,
     /// The commands that later hits on the same key may join.
-    counting: HashTable<u32>,
-    hasher: DefaultHashBuilder,
+    counting: HashMap<CounterId, u32>,
     callers: Callers<PendingCheck, CheckResult>,
 }
 
@@ -73,17 +73,13 @@ impl Pipeline for MemcachedPipeline {
 impl MemcachedPipeline {
     /// Adds a check. `expiry` applies if its counter is created now.
     pub(super) fn add(&mut self, key: &str, hits: Hits, expiry: u64) {
-        let hash = self.hasher.hash_one(key.as_bytes());
+        let id = CounterId::of_name(key);
         let (hits, command) = match hits {
-            Hits::Take(hits) => (Hits::Take(hits), self.count(hash, key, hits.min(MAX_HITS), expiry)),
+            Hits::Take(hits) => (Hits::Take(hits), self.count(id, key, hits.min(MAX_HITS), expiry)),
             Hits::Refund(hits) => {
                 let hits = hits.min(MAX_HITS);
                 // Later hits need a later command, so that each caller gets the outcome it would have got alone.
-                let Self { keys, commands, counting, .. } = self;
-                let is_same = |known: &u32| key_of(keys, commands, *known) == key.as_bytes();
-                if let Ok(known) = counting.find_entry(hash, is_same) {
-                    known.remove();
-                }
+                self.counting.remove(&id);
                 (Hits::Refund(hits), self.push(key, CommandKind::Refund { hits }))
             }
         };
@@ -91,10 +87,8 @@ impl MemcachedPipeline {
     }
 
     /// The index of the command that counts these hits.
-    fn count(&mut self, hash: u64, key: &str, hits: u64, expiry: u64) -> u32 {
-        let known = self.counting.find(hash, |at| key_of(&self.keys, &self.commands, *at) == key.as_bytes());
-        let known = known.copied();
-        if let Some(known) = known {
+    fn count(&mut self, id: CounterId, key: &str, hits: u64, expiry: u64) -> u32 {
+        if let Some(known) = self.counting.get(&id).copied() {
             let CommandKind::Count { added, .. } = &mut at_mut(&mut self.commands, known).kind else {
                 unreachable!("hits join no refund");
             };
@@ -104,14 +98,7 @@ impl MemcachedPipeline {
             }
         }
         let next = self.push(key, CommandKind::Count { added: hits, expiry });
-        let Self { keys, commands, counting, hasher, .. } = self;
-        let is_same = |known: &u32| key_of(keys, commands, *known) == key.as_bytes();
-        match counting.entry(hash, is_same, |at| hasher.hash_one(key_of(keys, commands, *at))) {
-            Entry::Occupied(mut latest) => *latest.get_mut() = next,
-            Entry::Vacant(vacant) => {
-                vacant.insert(next);
-            }
-        }
+        self.counting.insert(id, next);
         next
     }
 
@@ -192,8 +179,4 @@ impl PendingCheck {
             Completion::Failed(failure) => Err(Arc::clone(failure)),
         }
     }
-}
-
-fn key_of<'k>(keys: &'k Keys, commands: &[Command], index: u32) -> &'k [u8] {
-    keys.get(&at(commands, index).key)
 }
