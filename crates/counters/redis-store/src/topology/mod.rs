@@ -15,7 +15,6 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use futures_util::future::{AbortHandle, abortable};
 use tokio::sync::Notify;
 use tracing::Level;
 
@@ -32,23 +31,15 @@ pub(super) struct Topology(Arc<Inner>);
 
 struct Inner {
     known: Arc<Known>,
-    watcher: Mutex<Watching>,
+    /// Until it is started. A single server needs none.
+    watcher: Mutex<Option<Box<Watcher>>>,
     edges: Edges,
-}
-
-enum Watching {
-    /// A single server needs no watcher.
-    Never,
-    Later(Box<Watcher>),
-    Now(AbortHandle),
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Watching::Now(task) = &*lock(&self.watcher) {
-            task.abort();
-        }
-        // Those who follow see that their pool is gone.
+        // The watcher and those who follow see that their pool is gone.
+        self.known.refresh.notify_one();
         self.known.changed.notify_waiters();
     }
 }
@@ -109,19 +100,15 @@ impl Topology {
         edges: &Edges,
     ) -> Result<Self, Vec<String>> {
         let (servers, watcher) = match &pool.servers {
-            RedisServers::Single(server) => (KeyOwners::single(server.clone()), Watching::Never),
+            RedisServers::Single(server) => (KeyOwners::single(server.clone()), None),
             RedisServers::Sentinel { master, sentinels, credentials } => {
                 let dialer = Dialer::of_sentinels(pool, credentials.as_ref(), edges)?;
                 let source = Source::Sentinel { master: master.clone() };
-                (
-                    KeyOwners::default(),
-                    Watching::Later(Box::new(Watcher::new(source, dialer, sentinels, edges))),
-                )
+                (KeyOwners::default(), Some(Watcher::new(source, dialer, sentinels, edges)))
             }
             RedisServers::Cluster { seeds } => {
                 let source = Source::Cluster { seeds: seeds.clone() };
-                let watcher = Watcher::new(source, dialer.clone(), seeds, edges);
-                (KeyOwners::default(), Watching::Later(Box::new(watcher)))
+                (KeyOwners::default(), Some(Watcher::new(source, dialer.clone(), seeds, edges)))
             }
         };
         let known = Known {
@@ -130,22 +117,17 @@ impl Topology {
             refresh: Notify::new(),
             metrics: Arc::clone(metrics),
         };
-        let (known, watcher) = (Arc::new(known), Mutex::new(watcher));
-        Ok(Self(Arc::new(Inner { known, watcher, edges: edges.clone() })))
+        Ok(Self(Arc::new(Inner {
+            known: Arc::new(known),
+            watcher: Mutex::new(watcher.map(Box::new)),
+            edges: edges.clone(),
+        })))
     }
 
     /// Starts to poll, within a runtime. Does nothing for a single server, and when called again.
     pub(super) fn watch(&self) {
-        let mut watching = lock(&self.0.watcher);
-        match std::mem::replace(&mut *watching, Watching::Never) {
-            Watching::Later(watcher) => {
-                let (task, handle) = abortable(watcher.watch(Arc::clone(&self.0.known)));
-                self.0.edges.start(async move {
-                    let _ = task.await;
-                });
-                *watching = Watching::Now(handle);
-            }
-            started => *watching = started,
+        if let Some(watcher) = lock(&self.0.watcher).take() {
+            self.0.edges.start(watcher.watch(Arc::clone(&self.0.known), Arc::downgrade(&self.0)));
         }
     }
 

@@ -1,10 +1,14 @@
 //! The task that polls sentinels or cluster nodes, and publishes the servers.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tracing::Level;
 
-use super::{KeyOwners, Known, node_list::NodeList, replies};
+use super::{Inner, KeyOwners, Known, node_list::NodeList, replies};
 use crate::{dialer::Dialer, resp::Reply};
 use faults::panics::{self, Boundary, Panicked, caught};
 use net::{HostPort, ServerAddress, backoff::jittered_by, edges::Edges};
@@ -44,15 +48,18 @@ impl Watcher {
         Self { source, nodes: NodeList::new(dialer, addresses), edges: edges.clone() }
     }
 
-    pub(super) async fn watch(mut self, known: Arc<Known>) {
-        while let Err(Panicked) = caught(Boundary::StoreDiscovery, self.watch_until_panic(&known)).await {
+    /// Polls until the last owner is gone.
+    pub(super) async fn watch(mut self: Box<Self>, known: Arc<Known>, owner: Weak<Inner>) {
+        while let Err(Panicked) =
+            caught(Boundary::StoreDiscovery, self.watch_until_panic(&known, &owner)).await
+        {
             net::restart::pause().await;
         }
     }
 
-    async fn watch_until_panic(&mut self, known: &Known) {
+    async fn watch_until_panic(&mut self, known: &Known, owner: &Weak<Inner>) {
         let mut is_refresh = false;
-        loop {
+        while owner.strong_count() > 0 {
             panics::point("store_discovery");
             let polled = self.poll(is_refresh, &known.metrics).await;
             let source = &self.source;
