@@ -82,7 +82,9 @@ pub fn victim(
     salt: usize,
 ) -> Option<usize> {
     let rule = new.mark.rule();
-    let (mut own, mut all, mut least) = (new.size, new.size, u64::MAX);
+    let mut own = new.size;
+    let mut all = new.size;
+    let mut least = u64::MAX;
     candidates.clone().for_each(|one| {
         all = all.wrapping_add(one.size);
         if one.mark.rule() == rule {

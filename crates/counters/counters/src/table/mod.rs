@@ -53,9 +53,9 @@ pub struct Table<S> {
 struct Padded<S>(Mutex<Shard<S>>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Kept<S, E = Time> {
+pub struct Kept<S> {
     pub state: S,
-    pub end: E,
+    pub end: Time,
     pub mark: Mark,
 }
 
@@ -83,7 +83,7 @@ impl<S: Copy + Default> Table<S> {
         now: Time,
         change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R),
     ) -> R {
-        self.shard(key).change(key.tag(), seconds(now), in_seconds(change))
+        self.shard(key).change(key.tag(), seconds(now), change)
     }
 
     /// Changes the state of a key, which then expires at `end`. Of such states the one that expires first is evicted.
@@ -152,7 +152,7 @@ impl<S: Copy + Default> Locked<'_, S> {
     ) -> R {
         let wanted = self.table.shard_of(key);
         match self.shards.iter_mut().find(|(shard, _)| *shard == wanted) {
-            Some((_, shard)) => shard.change(key.tag(), seconds(now), in_seconds(change)),
+            Some((_, shard)) => shard.change(key.tag(), seconds(now), change),
             None => change(Kept::default()).1,
         }
     }
@@ -161,16 +161,6 @@ impl<S: Copy + Default> Locked<'_, S> {
 impl CounterId {
     fn tag(self) -> Tag {
         Tag { home: self.home, more: self.more }
-    }
-}
-
-/// Converts the ends to the seconds of the slots.
-fn in_seconds<S, R>(
-    change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R),
-) -> impl FnOnce(Kept<S, u32>) -> (Option<Kept<S, u32>>, R) {
-    |Kept { state, end, mark }| {
-        let (kept, result) = change(Kept { state, end: Time::from_seconds(end.into()), mark });
-        (kept.map(|Kept { state, end, mark }| Kept { state, end: seconds(end), mark }), result)
     }
 }
 

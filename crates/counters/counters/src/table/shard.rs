@@ -5,9 +5,10 @@
 //! a full shard never reads more than two buckets for a key.
 
 use super::{
-    Kept,
+    Kept, seconds,
     slots::{At, Shape, Slot, Slots, Tag},
 };
+use clock::Time;
 use metrics::TableUsage;
 
 pub(super) struct Shard<S> {
@@ -41,14 +42,17 @@ impl<S: Copy + Default> Shard<S> {
         &mut self,
         tag: Tag,
         now: u32,
-        change: impl FnOnce(Kept<S, u32>) -> (Option<Kept<S, u32>>, R),
+        change: impl FnOnce(Kept<S>) -> (Option<Kept<S>>, R),
     ) -> R {
         let found = self.slots.find(tag);
         let known = found.and_then(|at| self.slots.get(at)).filter(|slot| slot.end > now);
-        let before = known.map(|slot| Kept { state: slot.state, end: slot.end, mark: slot.mark });
+        let before = known.map(|slot| {
+            let end = Time::from_seconds(slot.end.into());
+            Kept { state: slot.state, end, mark: slot.mark }
+        });
         let (kept, result) = change(before.unwrap_or_default());
         if let Some(Kept { state, end, mark }) = kept {
-            let new = Slot { tag, mark, state, end: end.max(1) };
+            let new = Slot { tag, mark, state, end: seconds(end).max(1) };
             if let Some(at) = found.or_else(|| self.make_room(&new, now)) {
                 self.put(at, new, now);
             }
@@ -81,7 +85,9 @@ impl<S: Copy + Default> Shard<S> {
 
     pub(super) fn usage(&self) -> TableUsage {
         let Self { slots, used, expired, evicted, evicted_over, .. } = self;
-        let (expired, evicted, evicted_over) = (*expired, *evicted, *evicted_over);
+        let expired = *expired;
+        let evicted = *evicted;
+        let evicted_over = *evicted_over;
         TableUsage { entries: *used, bytes: slots.bytes(), expired, evicted, evicted_over }
     }
 
@@ -134,7 +140,8 @@ impl<S: Copy + Default> Shard<S> {
             }
             buckets = Slots::<S>::grown(buckets, self.max_buckets);
         };
-        let (before, after) = (self.slots.census(now), slots.census(now));
+        let before = self.slots.census(now);
+        let after = slots.census(now);
         self.expired = self.expired.wrapping_add((self.used - before.live) as u64);
         self.evicted = self.evicted.wrapping_add((before.live - after.live) as u64);
         self.evicted_over = self.evicted_over.wrapping_add((before.over - after.over) as u64);

@@ -222,7 +222,8 @@ impl<S: Copy + Default> Slots<S> {
 
     /// The piece of a bucket, and the bucket's first slot in it.
     fn place(&self, bucket: usize) -> (usize, usize) {
-        let (piece, within) = (bucket / Self::BUCKETS_IN_A_PIECE, bucket % Self::BUCKETS_IN_A_PIECE);
+        let piece = bucket / Self::BUCKETS_IN_A_PIECE;
+        let within = bucket % Self::BUCKETS_IN_A_PIECE;
         (piece, within * self.bucket)
     }
 }
