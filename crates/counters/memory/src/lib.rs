@@ -63,7 +63,8 @@ impl MemoryStore {
     /// A store of at most this many keys. When there is no room for a new key, one of its neighbours is evicted: of the
     /// rules that hold at least as much as its own, the counter that has used least of its limit.
     pub fn new(max_keys: usize) -> Self {
-        let (states, logs) = (Table::new(max_keys), Logs::in_place_of(max_keys));
+        let states = Table::new(max_keys);
+        let logs = Logs::in_place_of(max_keys);
         let holds = Holds::new(MostHolds::default());
         Self { states, logs, holds, swept: AtomicUsize::new(0), max_keys }
     }
@@ -146,15 +147,12 @@ impl MemoryStore {
         for group in counted_groups(batch) {
             locked.count_group(batch, group, is_refused, now);
         }
-        drop(locked);
-        self.logs.make_room(batch.checks().iter().map(|check| check.id));
     }
 
     /// Counts each group atomically, and every other check by itself.
     fn count_groups(&self, batch: &mut Batch, now: Time) {
         for group in counted_groups(batch) {
-            self.lock(batch.checks_at(group.clone())).count_group(batch, group.clone(), false, now);
-            self.logs.make_room(batch.checks_at(group).iter().map(|check| check.id));
+            self.lock(batch.checks_at(group.clone())).count_group(batch, group, false, now);
         }
     }
 
@@ -205,8 +203,8 @@ impl LockedStates<'_> {
                 _ if check.hold.is_some() || check.is_decided() => {}
                 _ if is_rejected && check.takes() && !check.would_be_over() => {}
                 Algorithm::FixedWindow(_) if is_rejected && check.takes() => {
-                    let of = (check.id, check.rule_hash);
-                    self.change(of, check.limit.clock(now), |state| (state, Used::Over, ()));
+                    let key = (check.id, check.rule_hash);
+                    self.change(key, check.limit.clock(now), |state| (state, Used::Over, ()));
                     batch.decide(index, batch.decider, check.not_counted(check.verdict.count, now));
                 }
                 // No other algorithm counts rejected hits.
@@ -217,22 +215,22 @@ impl LockedStates<'_> {
 }
 
 /// A key, and the hash of its rule.
-type OfRule = (CounterId, u16);
+type RuleKey = (CounterId, u16);
 
 trait States {
     /// Replaces the state of a key by that of `change`, if it differs or has rejected hits.
-    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R;
+    fn change<R>(&mut self, key: RuleKey, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R;
 
-    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
+    fn apply_to_log(&mut self, key: RuleKey, limit: SlidingLog, hits: Hits, now: Time) -> Verdict;
 }
 
 impl States for &MemoryStore {
-    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
-        self.states.change(of.0, now, |before| changed(before, of.1, change))
+    fn change<R>(&mut self, key: RuleKey, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
+        self.states.change(key.0, now, |before| changed(before, key.1, change))
     }
 
-    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.apply(of, limit, hits, now)
+    fn apply_to_log(&mut self, key: RuleKey, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply(key, limit, hits, now)
     }
 }
 
@@ -242,12 +240,12 @@ struct LockedStates<'s> {
 }
 
 impl States for LockedStates<'_> {
-    fn change<R>(&mut self, of: OfRule, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
-        self.states.change(of.0, now, |before| changed(before, of.1, change))
+    fn change<R>(&mut self, key: RuleKey, now: Time, change: impl FnOnce(State) -> (State, Used, R)) -> R {
+        self.states.change(key.0, now, |before| changed(before, key.1, change))
     }
 
-    fn apply_to_log(&mut self, of: OfRule, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
-        self.logs.apply(of, limit, hits, now)
+    fn apply_to_log(&mut self, key: RuleKey, limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
+        self.logs.apply(key, limit, hits, now)
     }
 }
 
@@ -273,22 +271,23 @@ fn used(verdict: Verdict, limit: Algorithm) -> Used {
 }
 
 fn count(states: &mut impl States, check: &Check, hits: Hits, now: Time) -> Verdict {
-    let (of, algorithm) = ((check.id, check.rule_hash), check.limit.algorithm);
+    let key = (check.id, check.rule_hash);
+    let algorithm = check.limit.algorithm;
     let decided = |(after, verdict)| (after, used(verdict, algorithm), verdict);
     match algorithm {
         Algorithm::FixedWindow(limit) => {
             // What ends before a window that begins soon is not over yet.
-            let count = states.change(of, check.limit.clock(now), |state| {
+            let count = states.change(key, check.limit.clock(now), |state| {
                 let (after, count) = limit.apply(state, hits, now);
                 (after, Used::of(count, limit.limit), count)
             });
             check.counted(count, now)
         }
         Algorithm::SlidingWindow(limit) => {
-            states.change(of, now, |state| decided(limit.apply(state, hits, now)))
+            states.change(key, now, |state| decided(limit.apply(state, hits, now)))
         }
-        Algorithm::Bucket(limit) => states.change(of, now, |state| decided(limit.apply(state, hits, now))),
-        Algorithm::SlidingLog(limit) => states.apply_to_log(of, limit, hits, now),
+        Algorithm::Bucket(limit) => states.change(key, now, |state| decided(limit.apply(state, hits, now))),
+        Algorithm::SlidingLog(limit) => states.apply_to_log(key, limit, hits, now),
         Algorithm::Concurrency(_) => unreachable!("a limit of requests under way holds"),
     }
 }

@@ -1,14 +1,11 @@
 //! Sliding logs by key, beside the table: they differ in size, so they are bounded by their bytes.
 //!
 //! Used by the memory store alone. A log is read and written under the lock of its shard. When all logs together exceed
-//! the bound, shards that hold more than their share evict logs, after the caller has released its own shard.
+//! the bound, the shard of the log that grew evicts others, or the next shard that has some.
 
-use std::{
-    iter,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
 use hashbrown::DefaultHashBuilder;
@@ -48,18 +45,9 @@ const MAX_EVICTED: usize = 64;
 const SWEPT_AT_ONCE: usize = 1024;
 
 pub(super) struct Logs {
-    shards: Box<[Shard]>,
+    shards: Box<[Mutex<ShardLogs>]>,
     bytes: AtomicUsize,
     max_bytes: usize,
-    /// The shard that evicted a log last.
-    hand: AtomicUsize,
-}
-
-/// A shard, and the memory of its logs, which is read without the lock.
-#[derive(Default)]
-struct Shard {
-    bytes: AtomicUsize,
-    logs: Mutex<ShardLogs>,
 }
 
 #[derive(Default)]
@@ -74,6 +62,7 @@ struct ShardLogs {
 }
 
 /// A log, the second from which on it equals an unused one, and how much it matters.
+#[derive(Default)]
 struct Timed {
     log: Log,
     end: u32,
@@ -90,30 +79,25 @@ impl Logs {
     pub(super) fn in_place_of(keys: usize) -> Self {
         let shards = (keys / LEAST_IN_A_SHARD).clamp(1, SHARDS);
         Self {
-            shards: (0..shards).map(|_| Shard::default()).collect(),
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
             bytes: AtomicUsize::new(0),
             max_bytes: keys.saturating_mul(BYTES_PER_KEY),
-            hand: AtomicUsize::new(0),
         }
     }
 
     /// Applies hits to the log of a key of a rule.
     pub(super) fn apply(&self, key: (CounterId, u16), limit: SlidingLog, hits: Hits, now: Time) -> Verdict {
         let at = self.shard_of(key.0);
-        let verdict = self.apply_in(at, &mut lock(&self.shard(at).logs), key, limit, hits, now);
-        self.make_room(iter::once(key.0));
-        verdict
+        self.apply_in(at, &mut self.shard(at), key, limit, hits, now)
     }
 
-    /// Locks every shard of these keys, so that all that happens through the result is atomic. Call
-    /// [`make_room`](Self::make_room) once it is dropped.
+    /// Locks every shard of these keys, so that all that happens through the result is atomic.
     pub(super) fn lock(&self, keys: impl IntoIterator<Item = CounterId>) -> LockedLogs<'_> {
         let mut shards: SmallVec<[usize; 4]> = keys.into_iter().map(|key| self.shard_of(key)).collect();
         // In one order for all requests, so that there is no deadlock.
         shards.sort_unstable();
         shards.dedup();
-        let locked = |at| (at, lock(&self.shard(at).logs));
-        LockedLogs { logs: self, shards: shards.into_iter().map(locked).collect() }
+        LockedLogs { logs: self, shards: shards.into_iter().map(|at| (at, self.shard(at))).collect() }
     }
 
     fn apply_in(
@@ -125,109 +109,81 @@ impl Logs {
         hits: Hits,
         now: Time,
     ) -> Verdict {
-        let mark = |verdict| Mark::new(rule, used(verdict, Algorithm::SlidingLog(limit)));
-        let Some((place, _, known)) = shard.logs.get_full_mut(&key) else {
-            let mut log = Log::default();
-            let verdict = limit.apply(&mut log, hits, now);
-            if let Some(end) = limit.end(&log) {
-                let new = Timed { log, end: second_from(end), mark: mark(verdict) };
-                self.resize(at, 0, new.bytes());
-                shard.logs.insert(key, new);
-            }
-            return verdict;
-        };
-        let before = known.bytes();
+        let entry = shard.logs.entry(key);
+        let place = entry.index();
+        let known = entry.or_default();
+        // No log is kept empty.
+        let is_new = limit.end(&known.log).is_none();
+        let before = if is_new { 0 } else { known.bytes() };
         let verdict = limit.apply(&mut known.log, hits, now);
-        if hits != Hits::Take(0) {
-            known.mark = mark(verdict);
-        }
-        let after = if let Some(end) = limit.end(&known.log) {
+        let mut after = 0;
+        let mut grown = Candidate::default();
+        if let Some(end) = limit.end(&known.log) {
             known.end = second_from(end);
-            known.bytes()
+            if is_new || hits != Hits::Take(0) {
+                known.mark = Mark::new(rule, used(verdict, Algorithm::SlidingLog(limit)));
+            }
+            after = known.bytes();
+            grown = known.candidate();
         } else {
             shard.logs.swap_remove_index(place);
-            0
-        };
-        self.resize(at, before, after);
+        }
+        self.bytes.fetch_add(after, Relaxed);
+        self.bytes.fetch_sub(before, Relaxed);
+        self.make_room(at, shard, key, grown);
         verdict
     }
 
     pub(super) fn remove(&self, key: CounterId) {
-        let at = self.shard_of(key);
-        if let Some(removed) = lock(&self.shard(at).logs).logs.swap_remove(&key) {
-            self.resize(at, removed.bytes(), 0);
+        if let Some(removed) = self.shard(self.shard_of(key)).logs.swap_remove(&key) {
+            self.bytes.fetch_sub(removed.bytes(), Relaxed);
         }
     }
 
-    /// Updates the memory of a shard and of all logs.
-    fn resize(&self, at: usize, before: usize, after: usize) {
-        for bytes in [&self.shard(at).bytes, &self.bytes] {
-            if after >= before {
-                bytes.fetch_add(after - before, Relaxed);
-            } else {
-                bytes.fetch_sub(before - after, Relaxed);
-            }
-        }
-    }
-
-    /// Evicts logs until all together are within their bound: of a shard that holds more than its share, the one of a few
-    /// candidates that matters least. Spares these keys, for which room is made. The caller has locked no shard.
-    pub(super) fn make_room(&self, spared: impl Iterator<Item = CounterId>) {
-        if self.bytes.load(Relaxed) <= self.max_bytes {
-            return;
-        }
-        let spared: SmallVec<[CounterId; 8]> = spared.collect();
-        let spared_log =
-            |key: &CounterId| Some(lock(&self.shard(self.shard_of(*key)).logs).logs.get(key)?.candidate());
-        let new = spared.iter().find_map(spared_log).unwrap_or_default();
+    /// Evicts logs until all together are within their bound: the one of a few candidates that matters least, of the shard
+    /// of the log that grew, or of the next one that has others and that no thread uses now. Spares the log that grew.
+    fn make_room(&self, at: usize, shard: &mut ShardLogs, spared: CounterId, grown: Candidate) {
         for _ in 0..MAX_EVICTED {
-            if self.bytes.load(Relaxed) <= self.max_bytes || !self.evict_one(&spared, new) {
+            if self.bytes.load(Relaxed) <= self.max_bytes {
                 return;
             }
+            let evict_elsewhere = || {
+                let others = (at + 1..self.shards.len()).chain(0..at).filter_map(|at| self.shards.get(at));
+                // Whoever waits here may be waited for.
+                let mut unused = others.filter_map(|other| other.try_lock().ok());
+                unused.find_map(|mut other| other.evict(spared, grown))
+            };
+            let Some(bytes) = shard.evict(spared, grown).or_else(evict_elsewhere) else { return };
+            self.bytes.fetch_sub(bytes, Relaxed);
         }
-    }
-
-    fn evict_one(&self, spared: &[CounterId], new: Candidate) -> bool {
-        let shards = self.shards.len();
-        let share = self.max_bytes.checked_div(shards).unwrap_or_default();
-        let hand = self.hand.load(Relaxed);
-        let above_share = |at: &usize| self.shard(*at).bytes.load(Relaxed) > share;
-        for at in (hand..shards).chain(0..hand).filter(above_share) {
-            let evicted = lock(&self.shard(at).logs).evict(spared, new);
-            if let Some(bytes) = evicted {
-                self.resize(at, bytes, 0);
-                self.hand.store(at, Relaxed);
-                return true;
-            }
-        }
-        false
     }
 
     /// Removes expired logs from one of `parts` parts; call it for each in turn.
     pub(super) fn sweep(&self, part: usize, parts: usize, now: Time) {
-        for (at, shard) in self.shards.iter().enumerate().skip(part).step_by(parts.max(1)) {
+        for shard in self.shards.iter().skip(part).step_by(parts.max(1)) {
             let mut from = Some(0);
             while let Some(place) = from {
-                let (bytes, next) = lock(&shard.logs).sweep(place, now);
-                self.resize(at, bytes, 0);
+                let (bytes, next) = lock(shard).sweep(place, now);
+                self.bytes.fetch_sub(bytes, Relaxed);
                 from = next;
             }
         }
     }
 
     pub(super) fn usage(&self) -> Usage {
-        let usage = |shard: &Shard| {
-            let ShardLogs { logs, expired, evicted, evicted_over, .. } = &*lock(&shard.logs);
-            let (entries, bytes) = (logs.len(), shard.bytes.load(Relaxed));
-            let (expired, evicted, evicted_over) = (*expired, *evicted, *evicted_over);
-            Usage { entries, bytes, expired, evicted, evicted_over }
+        let usage = |shard: &Mutex<ShardLogs>| {
+            let ShardLogs { logs, expired, evicted, evicted_over, .. } = &*lock(shard);
+            let expired = *expired;
+            let evicted = *evicted;
+            let evicted_over = *evicted_over;
+            Usage { entries: logs.len(), bytes: 0, expired, evicted, evicted_over }
         };
-        self.shards.iter().map(usage).sum()
+        Usage { bytes: self.bytes.load(Relaxed), ..self.shards.iter().map(usage).sum() }
     }
 
     #[expect(clippy::indexing_slicing, reason = "`shard_of` is below the number of shards")]
-    fn shard(&self, at: usize) -> &Shard {
-        &self.shards[at]
+    fn shard(&self, at: usize) -> MutexGuard<'_, ShardLogs> {
+        lock(&self.shards[at])
     }
 
     fn shard_of(&self, key: CounterId) -> usize {
@@ -253,14 +209,13 @@ impl LockedLogs<'_> {
 
 impl ShardLogs {
     /// Evicts the candidate that matters least, and returns its memory.
-    fn evict(&mut self, spared: &[CounterId], new: Candidate) -> Option<usize> {
+    fn evict(&mut self, spared: CounterId, new: Candidate) -> Option<usize> {
         let count = self.logs.len();
         let from = if self.hand < count { self.hand } else { 0 };
         self.hand = from + 1;
         // Evenly spaced: logs that were added together are neighbours, and no fair sample.
         let step = (count / CANDIDATES).max(1);
-        let is_other =
-            |place: &usize| self.logs.get_index(*place).is_some_and(|(key, _)| !spared.contains(key));
+        let is_other = |place: &usize| self.logs.get_index(*place).is_some_and(|(key, _)| *key != spared);
         let mut places: SmallVec<[usize; CANDIDATES + 1]> =
             (from..count).chain(0..from).step_by(step).take(CANDIDATES).filter(is_other).collect();
         places.extend((0..count).rev().find(is_other));
@@ -277,7 +232,8 @@ impl ShardLogs {
 
     /// Removes expired logs among some. Returns their memory, and where to continue.
     fn sweep(&mut self, from: usize, now: Time) -> (usize, Option<usize>) {
-        let (mut place, mut bytes) = (from, 0_usize);
+        let mut place = from;
+        let mut bytes = 0_usize;
         for _ in 0..SWEPT_AT_ONCE {
             let Some((_, log)) = self.logs.get_index(place) else {
                 if self.logs.len() < self.logs.capacity() / 4 {
@@ -329,40 +285,35 @@ mod tests {
         CounterId::hashed_by([1, 2], name)
     }
 
-    /// Keys of the first shard, or of all others.
-    fn keys(logs: &Logs, of_first: bool, count: usize) -> Vec<CounterId> {
-        let keys = (0..).map(|n: u32| id(&n.to_string()));
-        keys.filter(|key| (logs.shard_of(*key) == 0) == of_first).take(count).collect()
-    }
-
     #[test]
-    fn a_shard_above_its_share_evicts_logs() {
+    fn logs_in_other_shards_make_room_for_one_that_is_alone_in_its_own() {
+        let logs = Logs::in_place_of(20_000);
         let now = Time::from_seconds(100);
-        // One shard has 18,000 logs of one hit that expire last, of 20,000 for which there is room.
-        let logs = Logs::in_place_of(20_000 * 104 / BYTES_PER_KEY);
-        let [inside, beside] = [true, false].map(|of_first| keys(&logs, of_first, 18_000));
-        for key in &inside {
-            logs.apply((*key, 0), of_seconds(86_400), Hits::Take(1), now);
+        let [first, others] = [true, false].map(|is_first| {
+            let keys = (0..).map(|n: u32| id(&n.to_string()));
+            keys.filter(|key| (logs.shard_of(*key) == 0) == is_first).take(1_000).collect::<Vec<_>>()
+        });
+        for key in &others {
+            for micros in 0..100 {
+                let at = Time::from_micros(now.micros() + micros);
+                logs.apply((*key, 0), of_seconds(60), Hits::Take(1), at);
+            }
         }
-        for key in &beside {
-            logs.apply((*key, 0), of_seconds(60), Hits::Take(1), now);
+        let before = logs.usage();
+        assert!(before.evicted > 0 && before.bytes <= logs.max_bytes, "{before:?}");
+        for micros in 0..10_000 {
+            let at = Time::from_micros(now.micros() + micros);
+            let verdict = logs.apply((first[0], 0), of_seconds(60), Hits::Take(1), at);
+            assert_eq!(verdict.remaining, 100_000 - micros - 1, "it is not evicted while it is used");
         }
-        assert!(logs.usage().bytes <= logs.max_bytes, "{:?}", logs.usage());
-        let left = |keys: &[CounterId]| {
-            let taken = |key: &&CounterId| {
-                logs.apply((**key, 0), of_seconds(60), Hits::Take(0), now).remaining < 100_000
-            };
-            keys.iter().filter(taken).count()
-        };
-        assert_eq!(left(&beside), 18_000, "other shards evict nothing");
-        let inside = left(&inside);
-        assert!((1900..=2000).contains(&inside), "{inside} are left of the shard over its share");
+        let after = logs.usage();
+        assert!(after.evicted > before.evicted && after.bytes <= logs.max_bytes, "{after:?}");
     }
 
     #[test]
     fn a_log_that_exceeds_the_bound_alone_is_kept_while_it_is_used() {
         let logs = Logs::in_place_of(100);
-        let keys = keys(&logs, true, 2);
+        let keys = [id("a"), id("b")];
         for n in 1..2000_u64 {
             let verdict =
                 logs.apply((keys[0], 0), of_seconds(3600), Hits::Take(1), Time::from_micros(1 << 40 | n));
@@ -427,7 +378,7 @@ mod tests {
                     prop_assert!(verdict.remaining >= expected.remaining);
                 }
                 let own = id(&name.to_string());
-                let own = usize::from(lock(&logs.shards[logs.shard_of(own)].logs).logs.contains_key(&own));
+                let own = usize::from(logs.shard(logs.shard_of(own)).logs.contains_key(&own));
                 prop_assert!(usage.bytes <= logs.max_bytes || usage.entries <= own, "{usage:?}");
                 if hits == 3 {
                     logs.sweep(0, 1, at);
@@ -435,7 +386,6 @@ mod tests {
             }
             logs.sweep(0, 1, Time::from_seconds(now + 100));
             prop_assert_eq!((logs.usage().entries, logs.usage().bytes), (0, 0));
-            prop_assert!(logs.shards.iter().all(|shard| shard.bytes.load(Relaxed) == 0));
         }
     }
 }
