@@ -161,8 +161,8 @@ impl Batch {
         self.may_hold
     }
 
-    /// The store has found these holds expired.
-    pub fn expired(&self, closed: &[Closed]) {
+    /// Tells the account of holds that the store has found expired.
+    pub fn tell_expired(&self, closed: &[Closed]) {
         if let Some(account) = &self.hold_account {
             account.answered(closed);
         }

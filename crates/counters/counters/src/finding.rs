@@ -141,15 +141,16 @@ impl Batch {
         self.found(index, verdict);
     }
 
-    /// What a check that holds would find.
-    pub fn looked(&mut self, index: usize, held: Held, now: Time) {
-        let verdict = held.verdict(&self.checks[index], now);
+    /// What a check would find if it held.
+    pub fn read_held(&mut self, index: usize, held: Held, now: Time) {
+        let verdict = self.checks[index].verdict_of(held, now);
         self.set_held(index, held);
         self.read(index, verdict);
     }
 
-    pub fn held(&mut self, index: usize, held: Held, now: Time) {
-        let verdict = held.verdict(&self.checks[index], now);
+    /// What a check that holds has found.
+    pub fn decide_held(&mut self, index: usize, held: Held, now: Time) {
+        let verdict = self.checks[index].verdict_of(held, now);
         self.set_held(index, held);
         self.decide(index, self.decider, verdict);
     }

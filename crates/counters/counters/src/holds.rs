@@ -17,6 +17,7 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use smallvec::SmallVec;
 
 use clock::Time;
+pub use limit::holds::Held;
 use limit::{Algorithm, HoldRule, Verdict, holds::How};
 
 use crate::{batch::Check, id::CounterId};
@@ -48,46 +49,31 @@ pub struct Hold {
     pub found: Option<Held>,
 }
 
-/// What a store found of a check that holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Held {
-    pub spent: u64,
-    /// With what the check holds itself.
-    pub held: u64,
-    pub fits: bool,
-    /// The check holds: all that must fit do.
-    pub holds: bool,
-    /// It does not fit because there are too many holds.
-    pub is_full: bool,
-    /// The time until the first hold expires that is in the way of a check that does not fit.
-    pub frees_in: Option<Duration>,
-}
-
-impl Held {
-    /// What is held may become free at any time, at the latest when it expires.
-    pub fn verdict(self, check: &Check, now: Time) -> Verdict {
-        let capacity = check.limit.requests_per_unit;
-        let estimate = check.hits.taken().min(capacity);
+impl Check {
+    /// The verdict of a check that holds. What is held may become free at any time, at the latest when it expires.
+    pub(crate) fn verdict_of(&self, held: Held, now: Time) -> Verdict {
+        let capacity = self.limit.requests_per_unit;
+        let estimate = self.hits.taken().min(capacity);
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let frees_in = self.frees_in.map(micros);
-        let is_concurrency = matches!(check.limit.algorithm, Algorithm::Concurrency(_));
+        let frees_in = held.frees_in.map(micros);
+        let is_concurrency = matches!(self.limit.algorithm, Algorithm::Concurrency(_));
         let reset = if is_concurrency {
             frees_in.unwrap_or(0)
         } else {
-            check.limit.period().end(now).micros().saturating_sub(now.micros())
+            self.limit.period().end(now).micros().saturating_sub(now.micros())
         };
-        let fits_without_holds = self.spent.saturating_add(estimate) <= capacity;
+        let fits_without_holds = held.spent.saturating_add(estimate) <= capacity;
         let expiry = frees_in.filter(|_| fits_without_holds);
         let wait =
             if is_concurrency { expiry } else { Some(expiry.map_or(reset, |expiry| expiry.min(reset))) };
-        let used = self.spent.saturating_add(self.held);
+        let used = held.spent.saturating_add(held.held);
         Verdict {
-            admitted: self.fits,
-            consumed: self.fits && self.holds,
-            count: used.saturating_add(if self.holds { 0 } else { estimate }).min(capacity),
+            admitted: held.fits,
+            consumed: held.fits && held.holds,
+            count: used.saturating_add(if held.holds { 0 } else { estimate }).min(capacity),
             remaining: capacity.saturating_sub(used),
             reset,
-            retry_after: if self.fits { Some(0) } else { wait.filter(|_| capacity > 0) },
+            retry_after: if held.fits { Some(0) } else { wait.filter(|_| capacity > 0) },
         }
     }
 }

@@ -13,7 +13,7 @@ use counters::{
 use faults::mutex::lock;
 use limit::{
     Algorithm, HoldRule, MAX_LIMIT, State,
-    holds::{Bounds, Charge, HoldId as LedgerId, Ledger, Part, Seen},
+    holds::{Bounds, Charge, HoldId as LedgerId, Ledger, Part},
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -60,13 +60,13 @@ impl MemoryStore {
             (index, ledger.held(key))
         });
         let refunded: SmallVec<[(usize, u64); 1]> = refunded.collect();
-        let (spent, charge) =
-            (|key| self.spent(key, now), |charge: &Charge<CounterId, Of>| self.charge(charge, now));
+        let spent = |key| self.spent(key, now);
+        let charge = |charge: &Charge<CounterId, Of>| self.charge(charge, now);
         let mut is_refused = batch.is_known_refused();
         if batch.counting == Counting::StopWhenOver && !is_refused {
             let (seen, expired) = ledger.look(&parts, now, spent, charge);
             all_expired.extend(closed(expired));
-            set_seen(batch, seen, |batch, index, held| batch.looked(index, held, now));
+            set_held(batch, seen, now, Batch::read_held);
             is_refused = batch.is_refused(|_, check| check.held().is_some_and(|held| !held.fits));
         }
         self.count_only(batch, is_refused, now);
@@ -77,9 +77,9 @@ impl MemoryStore {
             None => ledger.look(&parts, now, spent, charge),
         };
         drop(ledger);
-        set_seen(batch, seen, |batch, index, held| batch.held(index, held, now));
+        set_held(batch, seen, now, Batch::decide_held);
         all_expired.extend(closed(expired));
-        batch.expired(&all_expired);
+        batch.tell_expired(&all_expired);
         batch.decide_read();
         for (index, held) in refunded {
             batch.hold_beside(index, held);
@@ -197,10 +197,10 @@ impl MemoryStore {
     }
 }
 
-fn set_seen(batch: &mut Batch, seen: Vec<Seen>, set: impl Fn(&mut Batch, usize, Held)) {
+fn set_held(batch: &mut Batch, seen: Vec<Held>, now: Time, set: fn(&mut Batch, usize, Held, Time)) {
     let indexes: SmallVec<[usize; 4]> = batch.holding().collect();
-    for (index, Seen { spent, held, fits, holds, is_full, frees_in }) in indexes.into_iter().zip(seen) {
-        set(batch, index, Held { spent, held, fits, holds, is_full, frees_in });
+    for (index, held) in indexes.into_iter().zip(seen) {
+        set(batch, index, held, now);
     }
 }
 

@@ -134,7 +134,7 @@ impl MemoryStore {
                 self.forget_holds(key);
             }
         }
-        batch.expired(&expired);
+        batch.tell_expired(&expired);
     }
 
     /// Reads every counter and then counts, atomically.

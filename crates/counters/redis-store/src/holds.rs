@@ -21,12 +21,15 @@ use super::{
     RedisStore,
     backend::{Connection, PendingReply},
     name::{Names, set_of_holds},
-    pipeline::{CheckResult, CloseCall, HoldCall, HoldPart, Holding, Left},
+    pipeline::{CheckResult, CloseCall, HoldCall, HoldPart, Holding, Left, RedisPipeline, ToClose},
     pool::Pool,
     topology::slots::{self, SLOTS},
 };
 use clock::Time;
-use counters::{Batch, Check, Closing, Counting, Held, HoldAccount, HoldId, OpenHold, StoreError};
+use counters::{
+    Batch, Check, Closing, Counting, Held, HoldAccount, HoldId, KeepHolds, ListingFuture, OpenHold,
+    StoreError, StoreFuture, SweepFuture,
+};
 use faults::mutex::lock;
 use limit::Algorithm;
 use metrics::FailureReason;
@@ -65,7 +68,17 @@ enum Step {
     Hold,
 }
 
-type Submitted = (PendingReply, Arc<Connection>);
+/// A call to a slot's server that was sent.
+struct Submitted {
+    reply: PendingReply,
+    connection: Arc<Connection>,
+}
+
+/// The connection that a server names, `is_asking` for this call alone.
+struct Redirection {
+    to: Arc<Connection>,
+    is_asking: bool,
+}
 
 /// The slots with holds, with the open requests of each by the last sweep: those in which this replica has held, and those in
 /// which it has found holds of others.
@@ -150,19 +163,104 @@ impl Pool {
     }
 }
 
-impl RedisStore {
-    pub(super) fn slots_of(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
-        let mut slots: SmallVec<[u16; 2]> = self.by_slot(batch).into_iter().map(|one| one.slot).collect();
+impl KeepHolds for RedisStore {
+    fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
+        let mut slots: SmallVec<[u16; 2]> =
+            self.by_slot(batch).into_iter().map(|in_slot| in_slot.slot).collect();
         slots.sort_unstable();
         slots
     }
 
+    /// Closes in each slot. A slot leaves once it has confirmed that: what of a closing is still to be done is known also
+    /// if nobody waits any more.
+    fn close_holds<'a>(&'a self, closing: &'a mut Closing, _now: Time) -> StoreFuture<'a> {
+        Box::pin(async move {
+            let mut result = Ok(());
+            closing.slots.retain(|slot| self.main.slots_of_holds().contains(slot));
+            let request = ToClose::Request {
+                id: closing.id.to_string(),
+                close: closing.close,
+                currency: closing.currency.clone(),
+            };
+            // All are sent before the first reply.
+            let submitted: SmallVec<[_; 2]> = closing
+                .slots
+                .iter()
+                .map(|slot| {
+                    let base = self.main.names.base_of_holds(*slot);
+                    let call = CloseCall::new(base, self.most_holds, request.clone(), Some(&closing.account));
+                    (*slot, self.submit_call(call.clone(), None, None), call)
+                })
+                .collect();
+            for (slot, submitted, call) in submitted {
+                match self.receive_closed(submitted, &call, None).await {
+                    Ok(_) => closing.slots.retain(|left| *left != slot),
+                    Err(error) => result = Err(error),
+                }
+            }
+            result
+        })
+    }
+
+    fn open_holds(&self) -> u64 {
+        self.used_slots.open()
+    }
+
+    /// Charges holds that have expired, in some of the slots. A server that does not answer delays only its own.
+    fn sweep_holds<'a>(&'a self, account: &'a HoldAccount, _now: Time) -> SweepFuture<'a> {
+        Box::pin(async move {
+            let swept = self.used_slots.next().into_iter().map(async |slot| {
+                let base = self.main.names.base_of_holds(slot);
+                let call = CloseCall::new(base, self.most_holds, ToClose::Expired, Some(account));
+                let left = self.run_call(&call, MAX_SWEEPS, None).await;
+                self.used_slots.swept(slot, left.ok().map(|left| left.open));
+            });
+            join_all(swept).await;
+        })
+    }
+
+    fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
+        Box::pin(async move {
+            let mut all = Vec::new();
+            for index in batch.holding() {
+                let check = batch.check(index);
+                let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
+                let set = set_of_holds(&base, batch.full_key(check));
+                let mut range = cmd("ZRANGEBYSCORE");
+                range.arg(&set).arg("-inf").arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
+                let members = self.main.commands.command::<Vec<(String, u64)>>(&set, &range).await;
+                let members = members.map_err(unavailable)?;
+                // The slot's clock may be ahead of the server's.
+                let mut behind = cmd("HGET");
+                behind.arg([&*base, "holds"].concat()).arg("behind");
+                let ahead =
+                    self.main.commands.command::<Option<u64>>(&set, &behind).await.map_err(unavailable)?;
+                let open = |(member, expires): (String, u64)| {
+                    let expires = expires.saturating_sub(ahead.unwrap_or(0));
+                    let mut parts = member.split(':');
+                    let id: HoldId = parts.next()?.parse().ok()?;
+                    let held = parts.nth(1)?.parse().ok()?;
+                    Some(OpenHold {
+                        check: index,
+                        id,
+                        held,
+                        expires: Time::from_micros(expires.saturating_mul(1000)),
+                    })
+                };
+                all.extend(members.into_iter().filter_map(open));
+            }
+            Ok(all)
+        })
+    }
+}
+
+impl RedisStore {
     fn by_slot(&self, batch: &Batch) -> SmallVec<[InSlot; 1]> {
         let mut all: SmallVec<[InSlot; 1]> = SmallVec::new();
         for index in batch.holding() {
             let slot = self.main.slot_of_hold(batch, batch.check(index));
-            match all.iter_mut().find(|one| one.slot == slot) {
-                Some(one) => one.checks.push(index),
+            match all.iter_mut().find(|in_slot| in_slot.slot == slot) {
+                Some(in_slot) => in_slot.checks.push(index),
                 None => all.push(InSlot { slot, checks: smallvec![index] }),
             }
         }
@@ -174,7 +272,7 @@ impl RedisStore {
         let mut refunded: SmallVec<[(usize, u64); 1]> = SmallVec::new();
         for index in batch.refunded_budgets() {
             let call = self.counter_call(batch, batch.check(index), false);
-            let left = self.run_call(&call, batch.hold_account.as_ref(), usize::MAX, batch.until).await?;
+            let left = self.run_call(&call, usize::MAX, batch.until).await?;
             refunded.push((index, left.open));
         }
         self.count_then_hold(batch, now).await?;
@@ -196,11 +294,11 @@ impl RedisStore {
         let looks = counts_later || is_known || by_slot.len() > 1;
         let mut looked = SmallVec::new();
         if looks {
-            looked = self.submit_holds(batch, &by_slot, now, (Step::Look, batch.until))?;
+            looked = self.submit_holds(batch, &by_slot, now, Step::Look)?;
         }
         let counting = batch.counting_if(is_known);
         let mut counted = (has_others && !counts_later).then(|| self.send(batch, counting, now));
-        self.receive_holds(batch, now, &by_slot, looked, (Step::Look, batch.until)).await?;
+        self.receive_holds(batch, now, &by_slot, looked, Step::Look).await?;
         if let Some(counted) = &mut counted {
             self.receive(batch, counted).await?;
         } else if has_others {
@@ -217,21 +315,19 @@ impl RedisStore {
             return Ok(());
         }
         let step = if batch.hold_id.is_some() { Step::Hold } else { Step::Look };
-        let hold = (step, batch.until);
-        let submitted = self.submit_holds(batch, &by_slot, now, hold)?;
-        self.receive_holds(batch, now, &by_slot, submitted, hold).await
+        let submitted = self.submit_holds(batch, &by_slot, now, step)?;
+        self.receive_holds(batch, now, &by_slot, submitted, step).await
     }
 
     /// Looks at the budgets of a request that other limits refuse. Nothing that fails now admits it.
     async fn look(&self, batch: &mut Batch, by_slot: &[InSlot], now: Time) {
-        let look = (Step::Look, batch.until);
-        let looked = match self.submit_holds(batch, by_slot, now, look) {
-            Ok(submitted) => self.receive_holds(batch, now, by_slot, submitted, look).await,
+        let looked = match self.submit_holds(batch, by_slot, now, Step::Look) {
+            Ok(submitted) => self.receive_holds(batch, now, by_slot, submitted, Step::Look).await,
             Err(error) => Err(error),
         };
         if looked.is_err() {
-            for index in by_slot.iter().flat_map(|one| &one.checks) {
-                batch.looked(*index, Held { fits: true, ..Held::default() }, now);
+            for index in by_slot.iter().flat_map(|in_slot| &in_slot.checks) {
+                batch.read_held(*index, Held { fits: true, ..Held::default() }, now);
             }
         }
     }
@@ -241,12 +337,12 @@ impl RedisStore {
         batch: &mut Batch,
         by_slot: &[InSlot],
         now: Time,
-        step: (Step, Option<Instant>),
+        step: Step,
     ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
         let mut submitted = SmallVec::new();
-        for one in by_slot {
-            submitted.push(self.submit_hold(batch, one, now, step, None)?);
-            batch.is_hold_sent |= step.0 == Step::Hold;
+        for in_slot in by_slot {
+            submitted.push(self.submit_hold(batch, in_slot, now, step, batch.until, None)?);
+            batch.is_hold_sent |= step == Step::Hold;
         }
         Ok(submitted)
     }
@@ -256,17 +352,18 @@ impl RedisStore {
         batch: &Batch,
         InSlot { slot, checks }: &InSlot,
         now: Time,
-        (step, until): (Step, Option<Instant>),
-        to: Option<(Arc<Connection>, bool)>,
+        step: Step,
+        until: Option<Instant>,
+        redirection: Option<Redirection>,
     ) -> Result<Submitted, StoreError> {
         let pool = &self.main;
         let base = pool.names.base_of_holds(*slot);
-        let connected = to.map_or_else(|| pool.connection(&base).map(|connection| (connection, false)), Ok);
+        let connected = self.connection_of(&base, redirection);
         let id = batch.hold_id.as_ref().filter(|_| step == Step::Hold);
         let id = id.map(ToString::to_string).unwrap_or_default();
         let sets: SmallVec<[String; 2]> =
             checks.iter().map(|index| set_of_holds(&base, batch.full_key(batch.check(*index)))).collect();
-        let mut call = HoldCall::new(base, &id, self.most_holds);
+        let mut call = HoldCall::new(base, &id, self.most_holds, batch.hold_account.clone());
         let checks_here = checks.iter().map(|index| batch.check(*index));
         for ((check, set), code) in checks_here.zip(&sets).zip(batch.codes(checks)) {
             let Some(hold) = &check.hold else { continue };
@@ -281,141 +378,119 @@ impl RedisStore {
                 code,
             });
         }
-        let (connection, asking) = connected?;
+        let Redirection { to: connection, is_asking } = connected?;
         let reply = connection.submit(checks.len(), until.into(), None, |pipeline| {
-            pipeline.hold(call, batch.hold_account.clone(), asking);
+            pipeline.hold(call, is_asking);
         })?;
-        Ok((reply, connection))
+        Ok(Submitted { reply, connection })
     }
 
-    /// Waits for the outcomes of holds, and follows redirections.
+    /// Waits for the outcomes of holds.
     async fn receive_holds(
         &self,
         batch: &mut Batch,
         now: Time,
         by_slot: &[InSlot],
         submitted: SmallVec<[Submitted; 1]>,
-        mut step: (Step, Option<Instant>),
+        step: Step,
     ) -> Result<(), StoreError> {
-        for (one, mut submitted) in by_slot.iter().zip(submitted) {
-            let mut redirections = 0;
+        for (in_slot, mut submitted) in by_slot.iter().zip(submitted) {
             loop {
-                let (reply, connection) = &mut submitted;
-                let result = reply.wait().await?.into_iter().next();
-                match result {
-                    Some(CheckResult::Holds(Holding { held, is_swept })) => {
-                        self.used_slots.used(one.slot);
-                        if !is_swept {
-                            submitted = self.submit_hold(batch, one, now, step, None)?;
-                            continue;
+                let submit =
+                    |until, redirection| self.submit_hold(batch, in_slot, now, step, until, redirection);
+                let result = self.receive_call(submitted, batch.until, submit).await?;
+                let CheckResult::Holds(Holding { held, is_swept }) = result else {
+                    unreachable!("the call holds");
+                };
+                self.used_slots.used(in_slot.slot);
+                if is_swept {
+                    for (index, held) in in_slot.checks.iter().zip(held) {
+                        match step {
+                            Step::Look => batch.read_held(*index, held, now),
+                            Step::Hold => batch.decide_held(*index, held, now),
                         }
-                        for (index, held) in one.checks.iter().zip(held) {
-                            match step.0 {
-                                Step::Look => batch.looked(*index, held, now),
-                                Step::Hold => batch.held(*index, held, now),
-                            }
-                        }
-                        break;
                     }
-                    Some(CheckResult::Redirected(error)) if redirections < MAX_REDIRECTS => {
-                        redirections += 1;
-                        step.1 = Some(self.deadline(step.1));
-                        let to = self.redirection(&error, connection);
-                        submitted = self.submit_hold(batch, one, now, step, to)?;
-                    }
-                    other => return Err(failed(other)),
+                    break;
                 }
+                submitted = self.submit_hold(batch, in_slot, now, step, batch.until, None)?;
             }
         }
         Ok(())
     }
 
-    /// The connection that an error names; `None` asks for the current servers.
-    fn redirection(&self, error: &str, from: &Connection) -> Option<(Arc<Connection>, bool)> {
-        let (to, ask) = slots::redirection(error, &from.address)?;
-        self.main.backend().topology.request_refresh();
-        self.main.connection_to(&to).map(|connection| (connection, ask))
-    }
-
-    /// Closes in each slot. A slot leaves once it has confirmed that: what of a closing is still to be done is known also
-    /// if nobody waits any more.
-    pub(super) async fn close(&self, closing: &mut Closing) -> Result<(), StoreError> {
-        let id = closing.id.to_string();
-        let mut result = Ok(());
-        closing.slots.retain(|slot| self.main.slots_of_holds().contains(slot));
-        // All are sent before the first reply.
-        let submitted: SmallVec<[_; 2]> = closing
-            .slots
-            .iter()
-            .map(|slot| {
-                let base = self.main.names.base_of_holds(*slot);
-                let currency = closing.currency.clone();
-                let call = CloseCall::of_request(base, self.most_holds, &id, closing.close, currency);
-                (*slot, self.submit_call(call.clone(), Some(&closing.account), None, None), call)
-            })
-            .collect();
-        for (slot, submitted, call) in submitted {
-            match self.receive_closed(submitted, &call, Some(&closing.account), None).await {
-                Ok(_) => closing.slots.retain(|left| *left != slot),
-                Err(error) => result = Err(error),
+    /// Waits for the result of a call, and follows redirections: `submit` sends the call again.
+    async fn receive_call(
+        &self,
+        mut submitted: Submitted,
+        mut until: Option<Instant>,
+        submit: impl Fn(Option<Instant>, Option<Redirection>) -> Result<Submitted, StoreError>,
+    ) -> Result<CheckResult, StoreError> {
+        for _ in 0..MAX_REDIRECTS {
+            match submitted.reply.wait().await?.into_iter().next() {
+                Some(CheckResult::Redirected(error)) => {
+                    until = Some(self.deadline(until));
+                    submitted = submit(until, self.redirection(&error, &submitted.connection))?;
+                }
+                Some(CheckResult::Failed(failure)) => {
+                    return Err(failure.to_error(FailureReason::BadAnswer));
+                }
+                Some(result) => return Ok(result),
+                None => unreachable!("a call has a check"),
             }
         }
-        result
+        Err(StoreError::new(FailureReason::BadAnswer, "redis: the servers redirect a hold to each other"))
+    }
+
+    /// The connection that a redirection names, else that of the server that owns a key.
+    fn connection_of(&self, key: &str, redirection: Option<Redirection>) -> Result<Redirection, StoreError> {
+        let owner = || self.main.connection(key).map(|to| Redirection { to, is_asking: false });
+        redirection.map_or_else(owner, Ok)
+    }
+
+    /// The connection that an error names; `None` asks for the current servers.
+    fn redirection(&self, error: &str, from: &Connection) -> Option<Redirection> {
+        let (to, is_asking) = slots::redirection(error, &from.address)?;
+        self.main.backend().topology.request_refresh();
+        self.main.connection_to(&to).map(|to| Redirection { to, is_asking })
     }
 
     fn submit_call(
         &self,
         call: CloseCall,
-        account: Option<&HoldAccount>,
         until: Option<Instant>,
-        to: Option<(Arc<Connection>, bool)>,
+        redirection: Option<Redirection>,
     ) -> Result<Submitted, StoreError> {
-        let (connection, asking) = match to {
-            Some(to) => to,
-            None => (self.main.connection(call.key())?, false),
-        };
-        let reply = connection
-            .submit(1, until.into(), None, |pipeline| pipeline.close(call, account.cloned(), asking))?;
-        Ok((reply, connection))
+        let Redirection { to: connection, is_asking } = self.connection_of(call.key(), redirection)?;
+        let close = |pipeline: &mut RedisPipeline| pipeline.close(call, is_asking);
+        let reply = connection.submit(1, until.into(), None, close)?;
+        Ok(Submitted { reply, connection })
     }
 
-    /// Waits for what was closed, and follows redirections.
+    /// Waits for what was closed.
     async fn receive_closed(
         &self,
         submitted: Result<Submitted, StoreError>,
         call: &CloseCall,
-        account: Option<&HoldAccount>,
-        mut until: Option<Instant>,
+        until: Option<Instant>,
     ) -> Result<Left, StoreError> {
-        let mut submitted = submitted?;
-        for _ in 0..MAX_REDIRECTS {
-            let (reply, connection) = &mut submitted;
-            match reply.wait().await?.into_iter().next() {
-                Some(CheckResult::Closed(left)) => return Ok(left),
-                Some(CheckResult::Redirected(error)) => {
-                    until = Some(self.deadline(until));
-                    let to = self.redirection(&error, connection);
-                    submitted = self.submit_call(call.clone(), account, until, to)?;
-                }
-                other => return Err(failed(other)),
-            }
+        let submit = |until, redirection| self.submit_call(call.clone(), until, redirection);
+        match self.receive_call(submitted?, until, submit).await? {
+            CheckResult::Closed(left) => Ok(left),
+            _ => unreachable!("the call closes"),
         }
-        let message = "redis: the servers redirect a hold to each other".into();
-        Err(StoreError { reason: FailureReason::BadAnswer, message })
     }
 
     /// Runs a call until it leaves nothing to sweep, at most so often.
     async fn run_call(
         &self,
         call: &CloseCall,
-        account: Option<&HoldAccount>,
         most: usize,
         until: Option<Instant>,
     ) -> Result<Left, StoreError> {
         let mut left = Left::default();
         for _ in 0..most {
-            let submitted = self.submit_call(call.clone(), account, until, None);
-            left = self.receive_closed(submitted, call, account, until).await?;
+            let submitted = self.submit_call(call.clone(), until, None);
+            left = self.receive_closed(submitted, call, until).await?;
             if left.due == 0 {
                 break;
             }
@@ -423,20 +498,10 @@ impl RedisStore {
         Ok(left)
     }
 
-    /// Charges holds that have expired, in some of the slots. A server that does not answer delays only its own.
-    pub(super) async fn sweep_expired(&self, account: &HoldAccount) {
-        let swept = self.used_slots.next().into_iter().map(async |slot| {
-            let call = CloseCall::expired(self.main.names.base_of_holds(slot), self.most_holds);
-            let left = self.run_call(&call, Some(account), MAX_SWEEPS, None).await;
-            self.used_slots.swept(slot, left.ok().map(|left| left.open));
-        });
-        join_all(swept).await;
-    }
-
     /// Resets what is spent, and keeps what is held: it is charged when it ends. Frees the places of requests under way.
     pub(super) async fn reset_holding(&self, batch: &Batch, check: &Check) -> Result<(), StoreError> {
         let call = self.counter_call(batch, check, true);
-        self.run_call(&call, batch.hold_account.as_ref(), usize::MAX, None).await.map(drop)
+        self.run_call(&call, usize::MAX, None).await.map(drop)
     }
 
     /// Charges what has expired of a check's counter, and resets it then if that is meant.
@@ -445,50 +510,12 @@ impl RedisStore {
         let set = set_of_holds(&base, batch.full_key(check));
         let is_counted = !matches!(check.limit.algorithm, Algorithm::Concurrency(_));
         let counter = is_counted.then(|| self.main.names.of(batch, check).into_owned());
-        CloseCall::of_counter(base, self.most_holds, set, counter.filter(|_| resets), resets)
-    }
-
-    pub(super) async fn list(&self, batch: &Batch, most: usize) -> Result<Vec<OpenHold>, StoreError> {
-        let mut all = Vec::new();
-        for index in batch.holding() {
-            let check = batch.check(index);
-            let base = self.main.names.base_of_holds(self.main.slot_of_hold(batch, check));
-            let set = set_of_holds(&base, batch.full_key(check));
-            let mut range = cmd("ZRANGEBYSCORE");
-            range.arg(&set).arg("-inf").arg("+inf").arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
-            let members = self.main.commands.command::<Vec<(String, u64)>>(&set, &range).await;
-            let members = members.map_err(unavailable)?;
-            // The slot's clock may be ahead of the server's.
-            let mut behind = cmd("HGET");
-            behind.arg([&*base, "holds"].concat()).arg("behind");
-            let ahead =
-                self.main.commands.command::<Option<u64>>(&set, &behind).await.map_err(unavailable)?;
-            let open = |(member, expires): (String, u64)| {
-                let expires = expires.saturating_sub(ahead.unwrap_or(0));
-                let mut parts = member.split(':');
-                let id: HoldId = parts.next()?.parse().ok()?;
-                let held = parts.nth(1)?.parse().ok()?;
-                Some(OpenHold {
-                    check: index,
-                    id,
-                    held,
-                    expires: Time::from_micros(expires.saturating_mul(1000)),
-                })
-            };
-            all.extend(members.into_iter().filter_map(open));
-        }
-        Ok(all)
+        let counter = counter.filter(|_| resets);
+        let to_close = ToClose::Counter { set, counter, resets };
+        CloseCall::new(base, self.most_holds, to_close, batch.hold_account.as_ref())
     }
 }
 
 fn unavailable(message: String) -> StoreError {
-    StoreError { reason: FailureReason::Unavailable, message: message.into() }
-}
-
-fn failed(result: Option<CheckResult>) -> StoreError {
-    if let Some(CheckResult::Failed(failure)) = result {
-        return failure.to_error(FailureReason::BadAnswer);
-    }
-    let message = "redis: a hold was redirected too often".into();
-    StoreError { reason: FailureReason::BadAnswer, message }
+    StoreError::new(FailureReason::Unavailable, message)
 }

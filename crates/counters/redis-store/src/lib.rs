@@ -34,15 +34,10 @@ mod write_check;
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use crate::settings::{Redis, RedisPool};
 use clock::Time;
 pub use command_pool::{CommandFailure, CommandPool};
-use counters::{
-    Batch, Closing, Count, Counting, HoldAccount, KeepHolds, ListingFuture, MostHolds, Operate, Report,
-    StoreFuture, SweepFuture,
-};
+use counters::{Batch, Count, Counting, MostHolds, Operate, Report, StoreFuture};
 use holds::UsedSlots;
 pub use lease::{LeaseReply, Leased};
 pub use messages::{End, MAX_MESSAGE, Messages};
@@ -80,7 +75,8 @@ impl RedisStore {
         let per_second = settings.per_second.as_ref().map(pool).transpose();
         match (main, per_second) {
             (Ok(main), Ok(per_second)) => {
-                let (most_holds, used_slots) = (MostHolds::default(), UsedSlots::default());
+                let most_holds = MostHolds::default();
+                let used_slots = UsedSlots::default();
                 Ok(Self { main, per_second, most_holds, used_slots, workers: WorkerIndexes::default() })
             }
             (main, per_second) => {
@@ -125,28 +121,6 @@ impl Count for RedisStore {
             Counting::StopWhenOver => Box::pin(self.count_unless_over(batch, now)),
             counting => self.count(batch, counting, now),
         }
-    }
-}
-
-impl KeepHolds for RedisStore {
-    fn slots_of_holds(&self, batch: &Batch) -> SmallVec<[u16; 2]> {
-        self.slots_of(batch)
-    }
-
-    fn close_holds<'a>(&'a self, closing: &'a mut Closing, _now: Time) -> StoreFuture<'a> {
-        Box::pin(self.close(closing))
-    }
-
-    fn open_holds(&self) -> u64 {
-        self.used_slots.open()
-    }
-
-    fn sweep_holds<'a>(&'a self, account: &'a HoldAccount, _now: Time) -> SweepFuture<'a> {
-        Box::pin(self.sweep_expired(account))
-    }
-
-    fn list_holds<'a>(&'a self, batch: &'a Batch, most: usize, _now: Time) -> ListingFuture<'a> {
-        Box::pin(self.list(batch, most))
     }
 }
 

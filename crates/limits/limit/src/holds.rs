@@ -79,9 +79,9 @@ pub struct Part<K, C> {
     pub end: Time,
 }
 
-/// What a part found.
+/// What a part found, or a check that holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Seen {
+pub struct Held {
     pub spent: u64,
     /// With what the part holds itself.
     pub held: u64,
@@ -165,13 +165,24 @@ pub struct Ledger<K, C> {
     behind: u64,
 }
 
+/// What keeps a part from holding.
+#[derive(Clone, Copy)]
+enum Blocker<K> {
+    /// The holds of a counter.
+    Counter(K),
+    /// All holds: there are too many.
+    Ledger,
+}
+
 /// As many expired holds are charged before a request is looked at again.
 const SWEPT: usize = 10;
 
 impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
     pub fn new(bounds: Bounds) -> Self {
-        let (holds, counters) = (HashMap::new(), HashMap::new());
-        let (open, remembered) = (BTreeSet::new(), BTreeSet::new());
+        let holds = HashMap::new();
+        let counters = HashMap::new();
+        let open = BTreeSet::new();
+        let remembered = BTreeSet::new();
         Self { bounds, holds, counters, open, remembered, now: Time::default(), behind: 0 }
     }
 
@@ -216,13 +227,16 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         now: Time,
         spent: impl Fn(K) -> u64,
         charge: impl Fn(&Charge<K, C>),
-    ) -> (Vec<Seen>, Vec<Charge<K, C>>) {
-        let (now, mut expired) = (self.time(now), Vec::new());
+    ) -> (Vec<Held>, Vec<Charge<K, C>>) {
+        let now = self.time(now);
+        let mut expired = Vec::new();
         let mut all = Vec::with_capacity(parts.len());
         self.find(parts, now, &spent, &mut all);
-        while let Some(way) = parts.iter().zip(&all).find_map(|(part, seen)| self.expired(part, seen)) {
+        while let Some(blocker) =
+            parts.iter().zip(&all).find_map(|(part, seen)| self.expired_blocker(part, seen))
+        {
             for _ in 0..SWEPT {
-                let Some((_, id, index)) = self.first_due(way).filter(|due| due.0 <= now) else { break };
+                let Some((_, id, index)) = self.first_due(blocker).filter(|due| due.0 <= now) else { break };
                 let charges = self.close(id, How::Expired, now, |hold| hold.index == index);
                 charges.iter().for_each(&charge);
                 expired.extend(charges);
@@ -242,7 +256,7 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         now: Time,
         spent: impl Fn(K) -> u64,
         charge: impl Fn(&Charge<K, C>),
-    ) -> (Vec<Seen>, Vec<Charge<K, C>>) {
+    ) -> (Vec<Held>, Vec<Charge<K, C>>) {
         let (mut all, expired) = self.look(&parts, now, spent, charge);
         let now = self.now;
         parts.iter().zip(&all).for_each(|(part, seen)| refusal.add(part.fit, !seen.fits));
@@ -256,7 +270,8 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
             parts.into_iter().zip(&mut all).enumerate().filter(|(_, (_, seen))| seen.holds)
         {
             let Part { counter, of, limit, estimate, unknown, ttl, is_charged, end, .. } = part;
-            let (held, until) = (estimate.unwrap_or(0).min(limit), after(now, ttl));
+            let held = estimate.unwrap_or(0).min(limit);
+            let until = after(now, ttl);
             seen.held = seen.held.saturating_add(held);
             let hold = Hold { index, counter, of, held, unknown, ttl, is_charged, end, until, charged: None };
             let counter = self.counters.entry(counter).or_default();
@@ -269,20 +284,20 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
     }
 
     /// What each part finds now.
-    fn find(&self, parts: &[Part<K, C>], now: Time, spent: impl Fn(K) -> u64, all: &mut Vec<Seen>) {
+    fn find(&self, parts: &[Part<K, C>], now: Time, spent: impl Fn(K) -> u64, all: &mut Vec<Held>) {
         all.clear();
         let mut taken: Vec<(K, u64)> = Vec::new();
         for part in parts {
             // Two descriptors of a request may have one counter.
             let here = taken.iter().filter(|(counter, _)| *counter == part.counter);
             let of_counter = self.counters.get(&part.counter).map_or(0, |known| known.expiring.len());
-            let mut seen = Seen {
+            let mut seen = Held {
                 spent: spent(part.counter),
                 held: saturated(
                     self.held_exactly(part.counter)
                         + here.clone().map(|(_, held)| u128::from(*held)).sum::<u128>(),
                 ),
-                ..Seen::default()
+                ..Held::default()
             };
             let estimate = part.estimate.map(|estimate| estimate.min(part.limit));
             seen.is_full = estimate.is_some()
@@ -290,7 +305,7 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
                     || self.open() + taken.len() >= self.bounds.holds);
             seen.fits = part.has_room(&seen) && !seen.is_full;
             if estimate.is_none() || !seen.fits {
-                let first = self.first_due(self.way(part, &seen));
+                let first = self.first_due(self.blocker(part, &seen));
                 seen.frees_in =
                     first.map(|(at, ..)| Duration::from_micros(at.micros().saturating_sub(now.micros())));
             }
@@ -299,27 +314,27 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
         }
     }
 
-    /// What is in a part's way: the holds of a counter, or all of them if there are too many.
-    fn way(&self, part: &Part<K, C>, seen: &Seen) -> Option<K> {
+    /// What is in a part's way.
+    fn blocker(&self, part: &Part<K, C>, seen: &Held) -> Blocker<K> {
         let of_counter = self.counters.get(&part.counter).map_or(0, |known| known.expiring.len());
-        let any = seen.is_full && part.has_room(seen) && of_counter < self.bounds.holds_of_a_counter;
-        (!any).then_some(part.counter)
+        let is_ledger_full =
+            seen.is_full && part.has_room(seen) && of_counter < self.bounds.holds_of_a_counter;
+        if is_ledger_full { Blocker::Ledger } else { Blocker::Counter(part.counter) }
     }
 
-    fn first_due(&self, way: Option<K>) -> Option<Due> {
-        match way {
-            Some(counter) => self.counters.get(&counter)?.expiring.first().copied(),
-            None => self.open.first().copied(),
+    fn first_due(&self, blocker: Blocker<K>) -> Option<Due> {
+        match blocker {
+            Blocker::Counter(counter) => self.counters.get(&counter)?.expiring.first().copied(),
+            Blocker::Ledger => self.open.first().copied(),
         }
     }
 
-    /// The way of a part, if something in it has expired whose end may help.
-    #[expect(clippy::option_option, reason = "a way is a counter, or none for the whole ledger")]
-    fn expired(&self, part: &Part<K, C>, seen: &Seen) -> Option<Option<K>> {
-        let needed = part.estimate.is_none_or(|estimate| {
+    /// What is in a part's way, if something in it has expired whose end may help.
+    fn expired_blocker(&self, part: &Part<K, C>, seen: &Held) -> Option<Blocker<K>> {
+        let is_needed = part.estimate.is_none_or(|estimate| {
             !seen.fits && seen.spent.saturating_add(estimate.min(part.limit)) <= part.limit
         });
-        (needed && seen.frees_in == Some(Duration::ZERO)).then(|| self.way(part, seen))
+        (is_needed && seen.frees_in == Some(Duration::ZERO)).then(|| self.blocker(part, seen))
     }
 
     /// Settles the holds of a request that are meant at their cost. The first settle of each wins. Those that have expired
@@ -372,22 +387,25 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
 
     /// Charges the holds of a counter that have expired.
     pub fn sweep_counter(&mut self, counter: K, now: Time) -> Vec<Charge<K, C>> {
-        let (now, mut charges) = (self.time(now), Vec::new());
-        while let Some((_, id, index)) = self.first_due(Some(counter)).filter(|due| due.0 <= now) {
+        let now = self.time(now);
+        let mut charges = Vec::new();
+        while let Some((_, id, index)) = self.first_due(Blocker::Counter(counter)).filter(|due| due.0 <= now)
+        {
             charges.extend(self.close(id, How::Expired, now, |hold| hold.index == index));
         }
         charges
     }
 
     pub fn forget_counter(&mut self, counter: K) {
-        while let Some((_, id, index)) = self.first_due(Some(counter)) {
+        while let Some((_, id, index)) = self.first_due(Blocker::Counter(counter)) {
             self.forget(id, index);
         }
     }
 
     /// Charges or forgets at most `most` holds that expired, or were charged long enough ago.
     pub fn sweep(&mut self, now: Time, most: usize) -> Vec<Charge<K, C>> {
-        let (now, mut charges) = (self.time(now), Vec::new());
+        let now = self.time(now);
+        let mut charges = Vec::new();
         let is_due = |due: &&Due| due.0 <= now;
         for _ in 0..most {
             if let Some((_, id, index)) = self.open.first().filter(is_due).copied() {
@@ -468,11 +486,11 @@ impl<K: Copy + Eq + Hash, C: Clone> Ledger<K, C> {
 
 impl<K, C> Part<K, C> {
     /// True if it holds, unless the request is refused.
-    fn holds(&self, Seen { fits, is_full, .. }: Seen) -> bool {
+    fn holds(&self, Held { fits, is_full, .. }: Held) -> bool {
         self.estimate.is_some() && (fits || self.fit == Fit::Always && !is_full)
     }
 
-    fn has_room(&self, seen: &Seen) -> bool {
+    fn has_room(&self, seen: &Held) -> bool {
         let estimate = self.estimate.map_or(0, |estimate| estimate.min(self.limit));
         seen.spent.saturating_add(seen.held).saturating_add(estimate) <= self.limit
             && (self.limit > 0 || self.estimate.is_none())
@@ -485,7 +503,8 @@ impl<K: Copy, C: Clone> Hold<K, C> {
     }
 
     fn charge(&self, how: How, cost: u64) -> Charge<K, C> {
-        let (before, after) = (self.charged.unwrap_or(0), if self.is_charged { cost } else { 0 });
+        let before = self.charged.unwrap_or(0);
+        let after = if self.is_charged { cost } else { 0 };
         let of = self.of.clone();
         Charge { counter: self.counter, of, how, held: self.held, end: self.end, before, after }
     }

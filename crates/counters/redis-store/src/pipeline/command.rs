@@ -16,7 +16,7 @@ use crate::{
     script::{Form, HOLD, Script},
     write_check,
 };
-use counters::{CounterId, HoldAccount};
+use counters::CounterId;
 use wire::at;
 
 pub(super) struct Command {
@@ -35,9 +35,8 @@ pub(super) enum CommandKind {
     },
     Script(ScriptCall),
     Lease(LeaseCall),
-    /// With the account that hears what it has found expired, or closed.
-    Hold(HoldCall, Option<HoldAccount>),
-    Close(CloseCall, Option<HoldAccount>),
+    Hold(HoldCall),
+    Close(CloseCall),
     /// Sets the expiry of a key without one.
     Expire {
         seconds: u32,
@@ -78,7 +77,7 @@ impl Command {
     pub(super) fn keys(&self) -> usize {
         match &self.kind {
             CommandKind::Script(call) => call.keys(),
-            CommandKind::Hold(call, _) => call.keys(),
+            CommandKind::Hold(call) => call.keys(),
             _ => 1,
         }
     }
@@ -87,8 +86,8 @@ impl Command {
         match &self.kind {
             CommandKind::Script(call) => Some(call.script()),
             CommandKind::Lease(call) => Some(call.script()),
-            CommandKind::Hold(..) => Some(&HOLD),
-            CommandKind::Close(call, _) => Some(call.script()),
+            CommandKind::Hold(_) => Some(&HOLD),
+            CommandKind::Close(call) => Some(call.script()),
             CommandKind::Count { .. }
             | CommandKind::Expire { .. }
             | CommandKind::ProbeWrites
@@ -138,8 +137,8 @@ impl RedisPipeline {
             }
             CommandKind::Script(call) => call.write(into, form),
             CommandKind::Lease(call) => call.write(into, form, key),
-            CommandKind::Hold(call, _) => call.write(into, form),
-            CommandKind::Close(call, _) => call.write(into, form),
+            CommandKind::Hold(call) => call.write(into, form),
+            CommandKind::Close(call) => call.write(into, form),
             // Never after ASKING.
             CommandKind::Expire { seconds } => self.write_expire(command, *seconds, into),
             CommandKind::ProbeWrites => write_check::write_probe(key, into),

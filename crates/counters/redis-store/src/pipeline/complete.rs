@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::{
     CheckResult, Counted, Expire, Expiry, PendingCheck, RedisPipeline,
     command::{Command, CommandKind},
-    hold::{Holding, Left},
     script_call::ScriptReply,
 };
 use crate::{
@@ -18,7 +17,7 @@ use crate::{
 };
 use clock::Time;
 use counters::{Closed, CounterId, HoldAccount};
-use limit::{fixed_window, lease::Grant};
+use limit::fixed_window;
 use wire::at_mut;
 
 /// Facts about the server and its keys from a pipeline's replies.
@@ -41,12 +40,9 @@ pub(crate) struct Learned {
 enum Completion {
     /// The counter before the next caller's hits.
     Running(u64),
-    /// The counter after a request to lease hits, and whether it was granted.
-    Leased(u64, Grant),
     Script(ScriptReply),
-    Holds(Holding),
-    Closed(Left),
-    Failed(CheckResult),
+    /// Of a command with one caller, or a failure, which is that of all.
+    Same(CheckResult),
     /// Of a command without callers.
     Done,
 }
@@ -87,19 +83,19 @@ impl RedisPipeline {
         let asking = if command.asking { done(next()) } else { Ok(()) };
         let result = match &command.kind {
             CommandKind::Count { id, added, expiry } => {
-                self.counted(command, (*id, *added, *expiry), &mut next, reading)
+                self.counted(command, *id, *added, *expiry, &mut next, reading)
             }
             CommandKind::Lease(call) => {
                 let leased = call.read(next(), &mut reading.learned.expiring);
-                leased.map(|(after, grant)| Completion::Leased(after, grant))
+                leased.map(|(after, grant)| Completion::Same(CheckResult::Leased(after, grant)))
             }
-            CommandKind::Hold(call, account) => call.read(next()).map(|(holding, expired)| {
-                tell(account.as_ref(), &expired);
-                Completion::Holds(holding)
+            CommandKind::Hold(call) => call.read(next()).map(|(holding, expired)| {
+                tell(call.account.as_ref(), &expired);
+                Completion::Same(CheckResult::Holds(holding))
             }),
-            CommandKind::Close(call, account) => call.read(next()).map(|(left, closed)| {
-                tell(account.as_ref(), &closed);
-                Completion::Closed(left)
+            CommandKind::Close(call) => call.read(next()).map(|(left, closed)| {
+                tell(call.account.as_ref(), &closed);
+                Completion::Same(CheckResult::Closed(left))
             }),
             CommandKind::Script(call) => {
                 let mut expiring = Vec::new();
@@ -135,7 +131,7 @@ impl RedisPipeline {
             if permissions::is_about_a_key(&error) {
                 reading.advice = permissions::key_advice(command.name(), &self.first_key(command));
             }
-            Completion::Failed(reading.failed(&error, command.keys(), command.name()))
+            Completion::Same(reading.failed(&error, command.keys(), command.name()))
         })
     }
 
@@ -143,7 +139,9 @@ impl RedisPipeline {
     fn counted(
         &self,
         command: &Command,
-        (id, added, expiry): (CounterId, u64, Expiry),
+        id: CounterId,
+        added: u64,
+        expiry: Expiry,
         mut next: impl FnMut() -> Reply,
         reading: &mut Reading<'_>,
     ) -> Result<Completion, String> {
@@ -222,11 +220,10 @@ fn outcome(check: &PendingCheck, results: &mut [Completion]) -> CheckResult {
             *count = fixed_window::count(*count, check.hits);
             CheckResult::Counted(Counted::After(*count))
         }
-        Completion::Leased(after, grant) => CheckResult::Leased(*after, *grant),
         Completion::Script(reply) => reply.outcome(check),
-        Completion::Holds(holding) => CheckResult::Holds(std::mem::take(holding)),
-        Completion::Closed(left) => CheckResult::Closed(*left),
-        Completion::Failed(outcome) => outcome.clone(),
+        // A request has one caller.
+        Completion::Same(CheckResult::Holds(holding)) => CheckResult::Holds(std::mem::take(holding)),
+        Completion::Same(result) => result.clone(),
         Completion::Done => unreachable!("a command without callers has a check"),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     resp::{self, Reply},
     script::{Form, HOLD, RESET, SETTLE, Script},
 };
-use counters::{Close, Closed, CounterId, Held, MostHolds};
+use counters::{Close, Closed, CounterId, Held, HoldAccount, MostHolds};
 use limit::{
     HoldRule,
     holds::{How, Unknown},
@@ -30,6 +30,8 @@ pub(crate) struct HoldCall {
     sets: Vec<u8>,
     arguments: Vec<u8>,
     parts: usize,
+    /// Hears what the call has found expired.
+    pub(super) account: Option<HoldAccount>,
 }
 
 /// The part of a request that holds on one counter.
@@ -45,12 +47,12 @@ pub(crate) struct HoldPart<'a> {
 
 impl HoldCall {
     /// `base` begins the names of all keys but the counters. Without an `id` it only looks.
-    pub(crate) fn new(base: String, id: &str, most: MostHolds) -> Self {
+    pub(crate) fn new(base: String, id: &str, most: MostHolds, account: Option<HoldAccount>) -> Self {
         let mut arguments = Vec::with_capacity(512);
         resp::write_word(&mut arguments, id.as_bytes());
         resp::write_number(&mut arguments, most.of_counter as u64);
         resp::write_number(&mut arguments, most.in_all as u64);
-        Self { base, counters: Vec::new(), sets: Vec::new(), arguments, parts: 0 }
+        Self { base, counters: Vec::new(), sets: Vec::new(), arguments, parts: 0, account }
     }
 
     pub(crate) fn push(&mut self, part: &HoldPart<'_>) {
@@ -88,7 +90,8 @@ impl HoldCall {
     /// What became of it, and the holds that it has found expired.
     pub(crate) fn read(&self, reply: Reply) -> Result<(Holding, Vec<Closed>), String> {
         let Reply::Text(bytes) = reply else { return Err(reply.unexpected("a string")) };
-        let (mut packed, mut has_more) = (Packed(&bytes), false);
+        let mut packed = Packed(&bytes);
+        let mut has_more = false;
         let held = (0..self.parts).map(|_| {
             let [spent, held, first, code] = packed.numbers()?;
             has_more |= code & 8 > 0;
@@ -191,14 +194,16 @@ impl<'a> Packed<'a> {
 pub(crate) struct CloseCall {
     base: String,
     most: MostHolds,
-    what: What,
+    what: ToClose,
+    /// Hears what the call has closed.
+    pub(super) account: Option<HoldAccount>,
 }
 
 #[derive(Clone)]
-enum What {
+pub(crate) enum ToClose {
     /// The holds of a request, by its id.
     Request { id: String, close: Close, currency: Option<Box<str>> },
-    /// What has expired.
+    /// What has expired, of some requests.
     Expired,
     /// What has expired of the counter of a set. Then resets the counter, or frees all places, if that is meant.
     Counter { set: String, counter: Option<String>, resets: bool },
@@ -214,29 +219,8 @@ pub(crate) struct Left {
 }
 
 impl CloseCall {
-    pub(crate) fn of_request(
-        base: String,
-        most: MostHolds,
-        id: &str,
-        close: Close,
-        currency: Option<Box<str>>,
-    ) -> Self {
-        Self { base, most, what: What::Request { id: id.to_owned(), close, currency } }
-    }
-
-    /// Charges holds that have expired, of some requests.
-    pub(crate) fn expired(base: String, most: MostHolds) -> Self {
-        Self { base, most, what: What::Expired }
-    }
-
-    pub(crate) fn of_counter(
-        base: String,
-        most: MostHolds,
-        set: String,
-        counter: Option<String>,
-        resets: bool,
-    ) -> Self {
-        Self { base, most, what: What::Counter { set, counter, resets } }
+    pub(crate) fn new(base: String, most: MostHolds, what: ToClose, account: Option<&HoldAccount>) -> Self {
+        Self { base, most, what, account: account.cloned() }
     }
 
     /// A name in its slot.
@@ -245,19 +229,19 @@ impl CloseCall {
     }
 
     pub(super) fn script(&self) -> &'static Script {
-        if matches!(self.what, What::Counter { .. }) { &RESET } else { &SETTLE }
+        if matches!(self.what, ToClose::Counter { .. }) { &RESET } else { &SETTLE }
     }
 
     pub(crate) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let most = self.most.in_all as u64;
         match &self.what {
-            What::Expired => {
+            ToClose::Expired => {
                 SETTLE.begin(into, form, RECORDS.len(), 2);
                 write_records(into, &self.base);
                 resp::write_number(into, most);
                 resp::write_word(into, b"x");
             }
-            What::Counter { set, counter, resets } => {
+            ToClose::Counter { set, counter, resets } => {
                 RESET.begin(into, form, RECORDS.len() + 1 + usize::from(counter.is_some()), 2);
                 write_records(into, &self.base);
                 resp::write_word(into, set.as_bytes());
@@ -267,7 +251,7 @@ impl CloseCall {
                 resp::write_number(into, most);
                 resp::write_number(into, (*resets).into());
             }
-            What::Request { id, close, currency } => {
+            ToClose::Request { id, close, currency } => {
                 let (letter, cost) = match close {
                     Close::Settle(cost) => (b"s", *cost),
                     Close::End => (b"e", 0),
@@ -291,7 +275,7 @@ impl CloseCall {
         let Reply::Text(bytes) = reply else { return Err(reply.unexpected("a string")) };
         let mut packed = Packed(&bytes);
         let left = match self.what {
-            What::Request { .. } => Some(Left::default()),
+            ToClose::Request { .. } => Some(Left::default()),
             _ => packed.numbers().map(|[open, due]| Left { open, due }),
         };
         left.zip(packed.closed(&self.base)).ok_or_else(|| Reply::Nil.unexpected("closed holds"))

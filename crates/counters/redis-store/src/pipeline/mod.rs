@@ -19,14 +19,14 @@ use hashbrown::HashMap;
 use super::{failure::Failure, login::CurrentLogin};
 use clock::Time;
 use command::{Command, CommandKind};
-use counters::{Check, CounterId, HoldAccount};
+use counters::{Check, CounterId};
 pub use lease::Receipt;
 use limit::{Hits, Verdict, lease::Grant};
 use script_call::{Counts, ScriptCall, is_log};
 use wire::{Callers, Keys, Pipeline, at, at_mut, index};
 pub(super) use {
     complete::{Learned, cannot_count_together},
-    hold::{CloseCall, HOLDS_OF, HoldCall, HoldPart, Holding, Left},
+    hold::{CloseCall, HOLDS_OF, HoldCall, HoldPart, Holding, Left, ToClose},
     lease::LeaseCall,
     script_call::ScriptCheck,
 };
@@ -148,12 +148,12 @@ impl RedisPipeline {
     }
 
     /// Holds the parts of a request in a slot; `asking` if the server is importing it.
-    pub(super) fn hold(&mut self, call: HoldCall, account: Option<HoldAccount>, asking: bool) {
-        self.push_holding(CommandKind::Hold(call, account), asking);
+    pub(super) fn hold(&mut self, call: HoldCall, asking: bool) {
+        self.push_holding(CommandKind::Hold(call), asking);
     }
 
-    pub(super) fn close(&mut self, call: CloseCall, account: Option<HoldAccount>, asking: bool) {
-        self.push_holding(CommandKind::Close(call, account), asking);
+    pub(super) fn close(&mut self, call: CloseCall, asking: bool) {
+        self.push_holding(CommandKind::Close(call), asking);
     }
 
     fn push_holding(&mut self, kind: CommandKind, asking: bool) {

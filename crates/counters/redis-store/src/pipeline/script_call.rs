@@ -128,7 +128,8 @@ impl ScriptCall {
 
     /// Adds a caller of a counter, and returns the index of its run.
     pub(super) fn join(&mut self, counter: u32, hits: Hits) -> u32 {
-        let (runs, hits) = (&mut at_mut(&mut self.counters, counter).runs, clamped(hits));
+        let runs = &mut at_mut(&mut self.counters, counter).runs;
+        let hits = clamped(hits);
         match runs.last_mut() {
             // Each refund of a log sees another newest entry, so refunds do not share runs.
             Some(run) if run.hits == hits && matches!(hits, Hits::Take(_)) => run.times += 1,
@@ -196,7 +197,8 @@ impl ScriptCall {
         mut failed: impl FnMut(&str) -> super::CheckResult,
     ) -> Result<ScriptReply, String> {
         let is_guarded = matches!(self.counts, Counts::Guarded(_));
-        let (keys, is_timed) = (self.keys(), self.is_timed());
+        let keys = self.keys();
+        let is_timed = self.is_timed();
         let mut list = reply.into_list(keys + usize::from(is_guarded) + 2 * usize::from(is_timed))?;
         let now = if is_timed { time(&list.split_off(list.len() - 2))? } else { Time::default() };
         let over = if is_guarded { list.split_off(keys).remove(0).into_list(keys + 1)? } else { Vec::new() };
@@ -287,7 +289,8 @@ impl ScriptCounter {
 impl ScriptReply {
     /// The outcome of the next check of a counter. A caller's checks of a unit are adjacent.
     pub(super) fn outcome(&mut self, check: &PendingCheck) -> super::CheckResult {
-        let (hits, now) = (check.hits, self.now);
+        let hits = check.hits;
+        let now = self.now;
         let member = at(&self.counters, check.key).member;
         if member != Member::Next {
             self.is_barred = matches!(hits, Hits::Take(_)) && self.bars(check.key as usize, hits);

@@ -77,7 +77,7 @@ impl Count for RemoteStore {
                 None => self.counters.apply(batch, now).await,
                 Some(reason) => {
                     if self.holds_first.load(Relaxed) {
-                        batch.held(0, Held { fits: true, holds: true, ..Held::default() }, now);
+                        batch.decide_held(0, Held { fits: true, holds: true, ..Held::default() }, now);
                     }
                     (0..batch.checks().len()).for_each(|index| batch.lose(index));
                     Err(StoreError { reason, message: "redis 192.0.2.1:6379: no answer".into() })

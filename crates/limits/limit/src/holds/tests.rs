@@ -185,7 +185,7 @@ fn hold_one(
     id: u128,
     parts: Vec<Part<u8, &'static str>>,
     now: Time,
-) -> Seen {
+) -> Held {
     ledger.hold(HoldId(id), parts, Refusal::default(), now, |_| 0, |_| {}).0[0]
 }
 

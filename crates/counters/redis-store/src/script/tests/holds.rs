@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use super::server::Redis;
 use crate::{
-    pipeline::{CloseCall, HoldCall, HoldPart, Holding},
+    pipeline::{CloseCall, HoldCall, HoldPart, Holding, ToClose},
     resp::Reply,
     script::{Form, LEASE},
 };
@@ -75,7 +75,7 @@ fn hold_call(
     now: Time,
     most: MostHolds,
 ) -> (Holding, Vec<Closed>) {
-    let mut call = HoldCall::new(BASE.to_owned(), id, most);
+    let mut call = HoldCall::new(BASE.to_owned(), id, most, None);
     let nothing = Refusal::default();
     let codes = nothing.codes(parts.iter().map(|part| part.fit));
     for (part, code) in parts.iter().zip(codes) {
@@ -96,14 +96,19 @@ fn hold_call(
 }
 
 fn close(redis: &mut Redis, id: &str, close: Close, currency: Option<&str>, now: Time) -> Vec<Closed> {
-    let call = CloseCall::of_request(BASE.to_owned(), MOST, id, close, currency.map(Box::from));
+    let call = CloseCall::new(
+        BASE.to_owned(),
+        MOST,
+        ToClose::Request { id: id.to_owned(), close, currency: currency.map(Box::from) },
+        None,
+    );
     let mut command = Vec::new();
     call.write(&mut command, Form::Hash);
     call.read(redis.call(&command, now)).unwrap().1
 }
 
 fn sweep(redis: &mut Redis, now: Time) -> Vec<Closed> {
-    let call = CloseCall::expired(BASE.to_owned(), MOST);
+    let call = CloseCall::new(BASE.to_owned(), MOST, ToClose::Expired, None);
     let mut command = Vec::new();
     call.write(&mut command, Form::Hash);
     call.read(redis.call(&command, now)).unwrap().1
@@ -365,7 +370,7 @@ fn a_reset_and_a_refund_come_after_what_has_expired() {
         }
         let set = format!("{BASE}holds:0");
         let counter = resets.then(|| COUNTERS[0].to_owned());
-        let call = CloseCall::of_counter(BASE.to_owned(), MOST, set, counter, resets);
+        let call = CloseCall::new(BASE.to_owned(), MOST, ToClose::Counter { set, counter, resets }, None);
         let (mut charged, mut left) = (0, 1);
         while left > 0 {
             let mut command = Vec::new();
