@@ -97,7 +97,8 @@ impl Visits {
         let Some(cell) = cells.get(at) else { return 0 };
         let pane = u32::try_from((now.micros() / PANE_MICROS) & u64::from(u32::MAX >> 8)).unwrap_or_default();
         let before = cell.load(Relaxed);
-        let (last, count) = (before >> 8, before & COUNT);
+        let last = before >> 8;
+        let count = before & COUNT;
         let count = match pane.wrapping_sub(last) {
             0 => (count + 1).min(COUNT),
             1 => count.min(REMEMBERED) + 1,

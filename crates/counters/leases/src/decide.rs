@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::{
     Shared,
-    table::{Commands, Counter, Hit, LeaseKey},
+    table::{Commands, Hit, LeaseKey},
 };
 use clock::Time;
 use counters::{Applied, Batch, Check, Count as _, Counting, Decider, Member, StoreFuture};
@@ -22,6 +22,7 @@ use limit::{
     Hits, Verdict, fixed_window,
     lease::{SentHits, Snapshot, Step},
 };
+use redis_store::LeasedCounter;
 
 #[derive(Clone, Copy)]
 struct LeaseUse {
@@ -110,7 +111,8 @@ impl Shared {
                 Some(Step::Admit(count)) => count,
                 Some(Step::Reject(count)) => count_over(hit.limit.limit, hit.hits, count),
                 Some(Step::Query { .. }) | None => {
-                    // Another thread has taken the last hits in the meantime.
+                    // No lock is held across the leases of a request: this thread found room in each (`decides`), and
+                    // then another thread took the last hits of one. So what was taken goes back, and Redis decides.
                     for (index, hit) in &hits[..at] {
                         let check = batch.check(*index);
                         if !check.is_over() {
@@ -158,7 +160,9 @@ impl Shared {
             });
         }
         let mut sent = self.redis.send(batch, counting, now);
-        // After the request's own hits, whose outcome must not include those that are leased now.
+        // The reply to the request's hits is the counter at that moment. Were the renewal sent before them, the reply would
+        // include the hits leased by it, and the request could be taken for one over the limit. One connection keeps the
+        // order, so the renewal is sent after them.
         self.send(commands, now);
         Box::pin(async move {
             let result = self.redis.receive(batch, &mut sent).await;
@@ -296,11 +300,10 @@ impl Shared {
         Some(Hit { key, limit, start, hits: check.hits.taken() })
     }
 
-    fn counter(&self, batch: &Batch, check: &Check) -> Counter {
+    fn counter(&self, batch: &Batch, check: &Check) -> LeasedCounter {
         self.is_used.store(true, Relaxed);
         self.leased.notify_one();
-        let (name, is_per_second) = self.redis.place(batch, check);
-        Counter { name: name.into(), is_per_second, limit: check.limit }
+        self.redis.leased_counter(batch, check)
     }
 
     /// Updates a lease by the count in Redis. Returns the verdict without the hits that are left in the lease.
@@ -314,7 +317,8 @@ impl Shared {
         now: Time,
     ) -> Verdict {
         let after = check.verdict.count;
-        let (limit, terms) = (check.limit.requests_per_unit, self.leases.terms(check.limit.fixed()));
+        let limit = check.limit.requests_per_unit;
+        let terms = self.leases.terms(check.limit.fixed());
         let count = self.leases.with(lease.key, lease.start, |lease| {
             if lease.is_outdated(snapshot) {
                 return after;
@@ -341,7 +345,8 @@ impl Shared {
 impl InFlight<'_> {
     /// Updates the leases by the counts in Redis, and corrects the outcomes by the hits that the leases hold.
     fn complete(mut self, batch: &mut Batch, now: Time) {
-        let (uses, counting) = (std::mem::take(&mut self.uses), self.counting);
+        let uses = std::mem::take(&mut self.uses);
+        let counting = self.counting;
         let stops = counting == Counting::StopWhenOver && batch.is_refused(|_, _| false);
         for (index, lease) in uses.iter().enumerate() {
             let Some(used) = lease else { continue };

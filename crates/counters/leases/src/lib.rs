@@ -35,7 +35,7 @@ use counters::{
 use faults::panics::{self, Boundary, Panicked, caught};
 use limit::lease::Snapshot;
 use metrics::{LeaseState, LeaseUsage, PoolUsage};
-use redis_store::{LeaseReply, Leased, RedisStore};
+use redis_store::{LeaseReply, RedisStore};
 use smallvec::SmallVec;
 use table::{Command, Commands, Leases, Renewal};
 
@@ -212,8 +212,8 @@ impl Shared {
             match command {
                 Command::Renew(renewal) => self.renew(renewal, now),
                 // The reply changes nothing: hits that may have been returned are never returned again.
-                Command::Return { name, is_per_second, hits, own, receipt } => {
-                    drop(self.redis.return_hits((&name, is_per_second), (hits, own), receipt));
+                Command::Return { counter, hits, own, receipt } => {
+                    drop(self.redis.return_hits(&counter, hits, own, receipt));
                 }
             }
         }
@@ -222,15 +222,13 @@ impl Shared {
     /// Leases more hits, in the pipeline of the request that found the lease low.
     fn renew(self: &Arc<Self>, renewal: Renewal, now: Time) {
         let counter = &renewal.counter;
-        let leased =
-            Leased { name: &counter.name, is_per_second: counter.is_per_second, limit: &counter.limit };
         let start = self.edges().timer.now();
         // 0 is for none.
         let first = self.edges().random.below(FIRST_GRANTS).max(1);
         let snapshot = self.leases.with(renewal.key, renewal.start, |lease| lease.send_renewal(first));
         let sent = snapshot.filter(|_| !self.is_closing.load(Relaxed)).and_then(|snapshot| {
             let receipt = self.leases.receipt(counter.limit.fixed(), snapshot.grants);
-            self.redis.lease(&leased, renewal.hits, receipt, now)
+            self.redis.lease(counter, renewal.hits, receipt, now)
         });
         match (sent, snapshot, self.edges().spawn.here()) {
             (Some(reply), Some(snapshot), Some(here)) => {
@@ -259,7 +257,8 @@ impl Shared {
             }
             self.edges().timer.sleep(TICK).await;
             panics::point("lease_tend");
-            let (mut commands, now) = (Commands::new(), self.edges().clock.now());
+            let mut commands = Commands::new();
+            let now = self.edges().clock.now();
             self.leases.visit(now, &mut commands);
             self.send(commands, now);
         }
@@ -272,8 +271,8 @@ impl Shared {
             let mut commands = Commands::new();
             self.leases.end(&mut commands);
             let replies = commands.into_iter().filter_map(|command| match command {
-                Command::Return { name, is_per_second, hits, own, receipt } => {
-                    self.redis.return_hits((&name, is_per_second), (hits, own), receipt)
+                Command::Return { counter, hits, own, receipt } => {
+                    self.redis.return_hits(&counter, hits, own, receipt)
                 }
                 Command::Renew(_) => None,
             });

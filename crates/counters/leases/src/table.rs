@@ -15,11 +15,11 @@ use clock::{Time, timer::Random};
 use counters::CounterId;
 use faults::mutex::lock;
 use limit::{
-    FixedWindow, Rate,
+    FixedWindow,
     lease::{Grant, Grants, Lease, Snapshot, Step, Terms},
 };
 use metrics::{LeaseCounts, LeaseState, LeaseUsage};
-use redis_store::Receipt;
+use redis_store::{LeasedCounter, Receipt};
 
 /// The number of shards of the memory store, if there are enough keys.
 const SHARDS: usize = 1024;
@@ -81,7 +81,7 @@ struct LeaseEntry {
     key: LeaseKey,
     due: Time,
     lease: Lease,
-    counter: Counter,
+    counter: LeasedCounter,
 }
 
 /// A counter in all windows, and the limit: two limits of one counter have two leases, in one shard.
@@ -97,13 +97,6 @@ impl LeaseKey {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Counter {
-    pub(super) name: Box<str>,
-    pub(super) is_per_second: bool,
-    pub(super) limit: Rate,
-}
-
 #[derive(Clone, Copy)]
 pub(super) struct Hit {
     pub(super) key: LeaseKey,
@@ -116,8 +109,7 @@ pub(super) enum Command {
     Renew(Renewal),
     /// Returns hits to a counter, to which this replica has added `own` in total.
     Return {
-        name: Box<str>,
-        is_per_second: bool,
+        counter: LeasedCounter,
         hits: u64,
         own: u64,
         receipt: Receipt,
@@ -129,7 +121,7 @@ pub(super) type Commands = SmallVec<[Command; 1]>;
 pub(super) struct Renewal {
     pub(super) key: LeaseKey,
     pub(super) start: Time,
-    pub(super) counter: Counter,
+    pub(super) counter: LeasedCounter,
     pub(super) hits: u64,
 }
 
@@ -160,7 +152,7 @@ impl Leases {
         hit: Hit,
         may_reserve: bool,
         now: Time,
-        counter: impl Fn() -> Counter,
+        counter: impl Fn() -> LeasedCounter,
         commands: &mut Commands,
     ) -> Option<Step> {
         let terms = self.terms(hit.limit);
@@ -267,7 +259,8 @@ impl Leases {
 
     /// Visits leases that are due, and collects the hits that they return. Of many, the next call visits the rest.
     pub(super) fn visit(&self, now: Time, commands: &mut Commands) {
-        let (first, mut visited) = (self.next.load(Relaxed), 0_usize);
+        let first = self.next.load(Relaxed);
+        let mut visited = 0_usize;
         let shards = self.shards.iter().enumerate().cycle().skip(first).take(self.shards.len());
         for (index, shard) in shards {
             if visited >= MAX_VISITED || commands.len() >= MAX_RETURNS {
@@ -372,10 +365,9 @@ impl Leases {
     fn return_hits(&self, entry: &LeaseEntry, (hits, own): (u64, u64), commands: &mut Commands) {
         if hits > 0 {
             self.counts.returned.fetch_add(hits, Relaxed);
-            let Counter { name, is_per_second, limit } = &entry.counter;
-            let receipt = self.receipt(limit.fixed(), entry.lease.grants);
-            let (name, is_per_second) = (name.clone(), *is_per_second);
-            commands.push(Command::Return { name, is_per_second, hits, own, receipt });
+            let counter = entry.counter.clone();
+            let receipt = self.receipt(counter.limit.fixed(), entry.lease.grants);
+            commands.push(Command::Return { counter, hits, own, receipt });
         }
     }
 
@@ -410,13 +402,15 @@ impl Leases {
     }
 
     pub(super) fn usage(&self) -> LeaseUsage<'_> {
-        let (mut held, mut hits) = (0_u64, 0_u64);
+        let mut held = 0_u64;
+        let mut hits = 0_u64;
         for shard in &self.shards {
             let leases = lock(&shard.leases);
             hits = hits.wrapping_add(leases.hits);
             held = leases.entries.iter().fold(held, |sum, entry| sum.saturating_add(entry.lease.left));
         }
-        let (keys, max_keys) = (self.len(), self.max_keys);
+        let keys = self.len();
+        let max_keys = self.max_keys;
         LeaseUsage { keys, max_keys, held, hits, counts: &self.counts }
     }
 
@@ -464,7 +458,7 @@ impl ShardLeases {
 impl LeaseEntry {
     /// Enters the window of a check. Returns the lost hits of the last one, or `None` for the window before the lease's:
     /// this thread has read the clock before another one.
-    fn enter(&mut self, start: Time, counter: &impl Fn() -> Counter) -> Option<u64> {
+    fn enter(&mut self, start: Time, counter: &impl Fn() -> LeasedCounter) -> Option<u64> {
         let current = self.lease.start;
         if start == current {
             return Some(0);
@@ -487,7 +481,9 @@ impl LeaseEntry {
     ) -> Step {
         let step = self.lease.take(hits, may_reserve, terms, now);
         if let Some(hits) = self.lease.renew(terms, now) {
-            let (key, start, counter) = (self.key, self.lease.start, self.counter.clone());
+            let key = self.key;
+            let start = self.lease.start;
+            let counter = self.counter.clone();
             commands.push(Command::Renew(Renewal { key, start, counter, hits }));
         }
         step
@@ -504,7 +500,13 @@ mod tests {
     use limit::{Limit, Unit, lease::SentHits};
 
     /// Takes a hit, and gives it the counter's reply: nothing is leased before the first one of a window.
-    fn take(leases: &Leases, hit: Hit, now: Time, counter: impl Fn() -> Counter, commands: &mut Commands) {
+    fn take(
+        leases: &Leases,
+        hit: Hit,
+        now: Time,
+        counter: impl Fn() -> LeasedCounter,
+        commands: &mut Commands,
+    ) {
         if let Some(Step::Query { .. }) = leases.take(hit, true, now, counter, commands) {
             let terms = leases.terms(hit.limit);
             leases.with(hit.key, hit.start, |lease| {
@@ -521,7 +523,7 @@ mod tests {
             (Leases::new(10_000, &*net::edges::Edges::system().random), Limit::plain(1_000_000, Unit::Hour));
         let start = Time::from_seconds(7200);
         let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
-        let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.rate };
+        let counter = || LeasedCounter { name: "name".into(), is_per_second: false, limit: limit.rate };
         let mut commands = Commands::new();
         for millis in 0..20 {
             for key in 0..1000 {
@@ -558,7 +560,7 @@ mod tests {
         let names = [full_key.rsplit_once('#').unwrap().0.to_owned()];
         let key =
             LeaseKey { counter: CounterId::of_full_key(full_key).unwrap().0, limit: limit.requests_per_unit };
-        let counter = || Counter { name: (*names[0]).into(), is_per_second: false, limit: limit.rate };
+        let counter = || LeasedCounter { name: (*names[0]).into(), is_per_second: false, limit: limit.rate };
         for millis in 0..20 {
             let now = Time::from_micros(start.micros() + millis * 100_000);
             take(&leases, Hit { key, limit: limit.fixed(), start, hits: 1 }, now, counter, &mut commands);
@@ -596,7 +598,7 @@ mod tests {
             (Leases::new(10_000, &*net::edges::Edges::system().random), Limit::plain(1_000_000, Unit::Hour));
         let start = Time::from_seconds(7200);
         let at = |millis: u64| Time::from_micros(start.micros() + millis * 1000);
-        let counter = || Counter { name: "name".into(), is_per_second: false, limit: limit.rate };
+        let counter = || LeasedCounter { name: "name".into(), is_per_second: false, limit: limit.rate };
         let (key, mut commands) = (
             LeaseKey { counter: CounterId::of_name("d_k_"), limit: limit.requests_per_unit },
             Commands::new(),

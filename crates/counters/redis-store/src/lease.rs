@@ -5,8 +5,6 @@
 //! since. So each grant has a number, which the script stores in a hash beside the counter in the same step, and hits are
 //! returned only to a counter whose hash has the last number that the lease was confirmed.
 
-use std::borrow::Cow;
-
 use super::{
     RedisStore,
     backend::PendingReply,
@@ -22,39 +20,51 @@ use wire::Patience;
 /// The pending reply to a lease or a return of hits.
 pub struct LeaseReply(PendingReply);
 
-pub struct Leased<'a> {
-    pub name: &'a str,
+/// A counter whose hits are leased.
+#[derive(Clone, Debug)]
+pub struct LeasedCounter {
+    pub name: Box<str>,
+    /// It is in the Redis for limits per second.
     pub is_per_second: bool,
-    pub limit: &'a Rate,
+    pub limit: Rate,
 }
 
 impl RedisStore {
     /// Adds hits to a counter if they are within its limit. `None` if the command cannot be sent.
-    pub fn lease(&self, counter: &Leased<'_>, hits: u64, receipt: Receipt, now: Time) -> Option<LeaseReply> {
+    pub fn lease(
+        &self,
+        counter: &LeasedCounter,
+        hits: u64,
+        receipt: Receipt,
+        now: Time,
+    ) -> Option<LeaseReply> {
         let pool = self.pool_of(counter.is_per_second);
         let backend = pool.backend();
-        let id = CounterId::of_name(counter.name);
-        let expiry = backend.ttl_cache.expiry(id, counter.limit, now);
-        let hits = (hits, counter.limit.requests_per_unit);
-        let call = LeaseCall::take(pool.leases_of(counter.name)?, hits, (id, expiry), receipt);
-        pool.send_lease(counter.name, call)
+        let id = CounterId::of_name(&counter.name);
+        let expiry = backend.ttl_cache.expiry(id, &counter.limit, now);
+        let leases = pool.leases_of(&counter.name)?;
+        let call = LeaseCall::take(leases, hits, counter.limit.requests_per_unit, id, expiry, receipt);
+        pool.send_lease(&counter.name, call)
     }
 
     /// Returns hits of a lease, unless the counter has lost them, or has fewer than the `own` that this replica has added
     /// to it. `None` if the command cannot be sent.
     pub fn return_hits(
         &self,
-        (name, is_per_second): (&str, bool),
-        (hits, own): (u64, u64),
+        counter: &LeasedCounter,
+        hits: u64,
+        own: u64,
         receipt: Receipt,
     ) -> Option<LeaseReply> {
-        let pool = self.pool_of(is_per_second);
-        pool.send_lease(name, LeaseCall::give_back(pool.leases_of(name)?, hits, own, receipt))
+        let pool = self.pool_of(counter.is_per_second);
+        let call = LeaseCall::give_back(pool.leases_of(&counter.name)?, hits, own, receipt);
+        pool.send_lease(&counter.name, call)
     }
 
-    /// The name of a check's counter, and whether it is in the Redis for limits per second.
-    pub fn place<'b>(&self, batch: &'b Batch, check: &Check) -> (Cow<'b, str>, bool) {
-        (self.pool(check).names.of(batch, check), is_per_second(check))
+    /// The counter of a check.
+    pub fn leased_counter(&self, batch: &Batch, check: &Check) -> LeasedCounter {
+        let name = self.pool(check).names.of(batch, check).into();
+        LeasedCounter { name, is_per_second: is_per_second(check), limit: check.limit }
     }
 }
 

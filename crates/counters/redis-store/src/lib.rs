@@ -39,7 +39,7 @@ use clock::Time;
 pub use command_pool::{CommandFailure, CommandPool};
 use counters::{Batch, Count, Counting, MostHolds, Operate, Report, StoreFuture};
 use holds::UsedSlots;
-pub use lease::{LeaseReply, Leased};
+pub use lease::{LeaseReply, LeasedCounter};
 pub use messages::{End, MAX_MESSAGE, Messages};
 use metrics::{PoolUsage, StoreKind};
 use net::edges::Edges;

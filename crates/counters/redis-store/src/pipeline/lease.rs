@@ -40,12 +40,15 @@ impl LeaseCall {
     /// Adds hits to a counter with this hash if they are within the limit.
     pub(crate) fn take(
         leases: String,
-        (hits, limit): (u64, u64),
-        (id, expiry): (CounterId, Expiry),
+        hits: u64,
+        limit: u64,
+        id: CounterId,
+        expiry: Expiry,
         Receipt { holder, confirmed, requested }: Receipt,
     ) -> Self {
         let expiring = (expiry.set != Expire::Known).then_some((id, expiry.end));
-        let (seconds, may_expire) = (expiry.seconds.into(), expiring.is_some().into());
+        let seconds = expiry.seconds.into();
+        let may_expire = expiring.is_some().into();
         let arguments = [hits, limit, seconds, may_expire, holder, confirmed, requested];
         Self { script: &script::LEASE, leases: leases.into(), arguments: arguments.into(), expiring }
     }
@@ -74,7 +77,8 @@ impl LeaseCall {
         let mut list = reply.into_list(2)?.into_iter();
         let mut next = || list.next().ok_or_else(|| Reply::Nil.unexpected("two integers"))?.into_integer();
         // Another program may have written a negative number, which has no hits.
-        let (after, grant) = (next()?.max(0).cast_unsigned(), next()?);
+        let after = next()?.max(0).cast_unsigned();
+        let grant = next()?;
         let grant = match grant {
             ..0 => Grant::Lost,
             0 => Grant::Refused,
@@ -102,7 +106,7 @@ mod tests {
         let id = CounterId::of_name("k");
         let expiry = Expiry { seconds: 60, end: Time::from_seconds(120), set };
         let receipt = Receipt { holder: 7, confirmed: 30, requested: 31 };
-        let call = LeaseCall::take("{k}:leases".to_owned(), (5, 100), (id, expiry), receipt);
+        let call = LeaseCall::take("{k}:leases".to_owned(), 5, 100, id, expiry, receipt);
         let mut waiting = pipeline.add_caller(Patience::Timeout, None, |pipeline| pipeline.lease("k", call));
         let mut bytes = Vec::new();
         pipeline.write(&mut bytes);
