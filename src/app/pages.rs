@@ -17,7 +17,7 @@ use net::ServerAddress;
 use server::{
     http::{
         self,
-        debug::{DebugPages, MetricsPage, Shown},
+        debug::{self, Shown},
         json::Endpoints,
     },
     listen::Listener,
@@ -165,15 +165,15 @@ impl Pages {
             [options(Port::Http, "/healthcheck"), options(Port::Debug, "/"), options(Port::Metrics, &path)];
         let rendered = app.clone();
         let metrics_page =
-            MetricsPage::new(path, move |out| rendered.stats.write(&|samples| rendered.sample(samples), out));
+            debug::metrics_page(move |out| rendered.stats.write(&|samples| rendered.sample(samples), out));
         let shown = Shown {
             source: app.source.clone(),
             store: app.store.clone(),
             overrides: app.keeper.index().clone(),
             key_values: app.recent.values(),
         };
-        let debug_pages = Arc::new(DebugPages::new(shown, &metrics_page));
-        let metrics_page = Arc::new(metrics_page);
+        let debug_pages = Arc::new(debug::debug_port(shown, metrics_page.clone()));
+        let metrics_page = Arc::new(debug::metrics_port(path, metrics_page));
         let endpoints = Arc::new(endpoints(app, settings));
         let stop = stop.clone();
         serving.push(threads.http.run(move || async move {

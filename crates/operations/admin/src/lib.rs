@@ -57,7 +57,7 @@ use limiter::{Handles, Limiter};
 use metrics::{ChangeResult, Stats};
 use rules_source::Source;
 use server::{
-    http::{Answer, BodyLimit, Pages},
+    http::{Answer, BodyLimit, Handler},
     listen::Peer,
 };
 
@@ -254,7 +254,7 @@ pub struct Asked {
 /// The largest body of a call: a piece of an import that begins with the longest line. Trials have half of it.
 const BODY: BodyLimit = BodyLimit { bytes: 2 * MAX_JSON, name: "fixed" };
 
-impl Pages for Api {
+impl Handler for Api {
     type Asked = Asked;
 
     #[expect(clippy::result_large_err, reason = "an answer is moved once, and ends the request")]

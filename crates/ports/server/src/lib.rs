@@ -1,7 +1,7 @@
 //! The servers: gRPC for Envoy, HTTP for probes, Prometheus and the admin API.
 //!
 //! [`grpc`] is the hot path, `wire` converts its messages to the limiter's types and back, [`listen`] accepts the
-//! connections of a port and `connections` bounds them, [`health`] is the result of probes, [`tls`] has the certificate
+//! connections of a port, `connections` bounds them and `socket` has what they need of a socket, [`health`] is the result of probes, [`tls`] has the certificate
 //! of the gRPC port. `http` is the server of the HTTP ports with `/json` and the debug pages,
 //! `traced` has the decisions of traced calls.
 
@@ -12,6 +12,7 @@ pub mod grpc;
 pub mod health;
 pub mod http;
 pub mod listen;
+mod socket;
 pub mod tls;
 mod traced;
 pub mod wire;

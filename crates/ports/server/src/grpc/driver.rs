@@ -27,10 +27,12 @@ use super::{
     activity::GrpcActivity,
     calls::{Buffers, Calls, ConnectionCalls, Http},
     framing::after,
-    socket::GrpcSocket,
     waiting::Signaled,
 };
-use crate::connections::{Closing, FAREWELL};
+use crate::{
+    connections::{Closing, FAREWELL},
+    socket::Socket,
+};
 use faults::panics;
 use metrics::PeerError;
 
@@ -61,7 +63,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// Serves a connection until it ends; `drain` turns true to end it.
 pub(super) async fn serve(
-    io: impl GrpcSocket + 'static,
+    io: impl Socket + 'static,
     calls: Rc<Calls>,
     config: Config,
     lifetime: Lifetime,
@@ -141,7 +143,7 @@ enum Stage {
     Lingering(Instant),
 }
 
-impl<S: GrpcSocket> Driver<S> {
+impl<S: Socket> Driver<S> {
     fn new(io: S, calls: Rc<Calls>, config: Config, lifetime: Lifetime, activity: Arc<GrpcActivity>) -> Self {
         let now = Instant::now();
         let share = Share::new(&config.budget);

@@ -21,7 +21,6 @@ mod reflection;
 mod request_head;
 mod rpc;
 pub mod settings;
-mod socket;
 mod status;
 mod streaming;
 #[cfg(test)]

@@ -44,11 +44,11 @@ use super::{
     head::grpc_timeout,
     quota_stream::{QuotaParts, QuotaStream},
     request_head::{RequestHead, concluded, finish_span},
-    socket::GrpcSocket,
     status::{self, Failure},
 };
 use crate::{
     health::{self, Health},
+    socket::Socket,
     traced,
     wire::{self, quota::ReportField},
 };
@@ -126,7 +126,7 @@ impl Reference {
         (Self { connections }, serving)
     }
 
-    pub(super) fn serve(&self, io: impl GrpcSocket + 'static, activity: Arc<GrpcActivity>) {
+    pub(super) fn serve(&self, io: impl Socket + 'static, activity: Arc<GrpcActivity>) {
         let watched = activity.clone();
         // tonic cannot send a GOAWAY on a single connection, so a connection that makes room reads an end of file.
         let ending = Box::pin(async move {
@@ -348,7 +348,7 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
 const PREFACE: usize = 24 + 9;
 
 struct Connection {
-    io: Box<dyn GrpcSocket>,
+    io: Box<dyn Socket>,
     /// The number of bytes read, up to the preface.
     read: usize,
     activity: Arc<GrpcActivity>,

@@ -30,11 +30,11 @@ use super::{
     calls::Calls,
     driver::{self, Lifetime},
     framing::PATH,
-    socket::GrpcSocket,
 };
 use crate::{
     connections::{ConnectionLimits, Registry},
     health::Health,
+    socket::Socket,
 };
 use clock::{ManualClock, Time};
 use counters::{Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
@@ -233,10 +233,12 @@ struct Counted {
     reset: bool,
 }
 
-impl GrpcSocket for Counted {
+impl Socket for Counted {
     fn is_reset(&self) -> bool {
         self.reset
     }
+
+    fn discard_unsent(&self) {}
 }
 
 impl AsyncRead for Counted {

@@ -34,16 +34,13 @@ use super::{
     calls::Calls,
     driver::{self, Lifetime},
     reference::{self, Reference},
-    socket::GrpcSocket,
 };
 use crate::{
-    grpc::settings::GrpcServer,
-    grpc::settings::Settings,
-    {
-        connections::{ConnectionLimits, Registry},
-        listen::{Accepted, AcceptedSocket, Peer},
-        tls::{HTTP_2, Tls},
-    },
+    connections::{ConnectionLimits, Registry},
+    grpc::settings::{GrpcServer, Settings},
+    listen::{Accepted, AcceptedSocket, Peer},
+    socket::Socket,
+    tls::{HTTP_2, Tls},
 };
 use faults::{
     mutex::lock,
@@ -257,7 +254,7 @@ async fn receive(
 
 /// Serves a connection in plaintext, or after a TLS handshake with this peer.
 async fn serve_as_configured(
-    stream: impl GrpcSocket + 'static,
+    stream: impl Socket + 'static,
     activity: Arc<GrpcActivity>,
     tls: Option<(Arc<Tls>, Peer)>,
     serving: Serving,
@@ -281,7 +278,7 @@ async fn serve_as_configured(
 
 /// Serves a connection with the configured implementation.
 async fn serve_http2(
-    stream: impl GrpcSocket + 'static,
+    stream: impl Socket + 'static,
     activity: Arc<GrpcActivity>,
     serving: Serving,
     drain: watch::Receiver<bool>,

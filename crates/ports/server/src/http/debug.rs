@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use bytes::Bytes;
 use http::{Request, StatusCode, request::Parts};
 
-use super::{Answer, BodyLimit, Pages, page::Page, text};
+use super::{Answer, BodyLimit, Handler, SharedPage, text};
 use clock::{Clock, SystemClock};
 use counters::Store;
 use limiter::Handles;
@@ -13,12 +13,6 @@ use metrics::{CONTENT_TYPE, LeaseState};
 use overrides::{Index, model::timestamp};
 use recent::{KeyValues, shown};
 use rules_source::Source;
-
-pub struct DebugPages {
-    leases: Arc<Page>,
-    rules: Arc<Page>,
-    metrics: Arc<Page>,
-}
 
 /// What the pages of the debug port show.
 pub struct Shown {
@@ -28,10 +22,10 @@ pub struct Shown {
     pub key_values: KeyValues,
 }
 
-/// All metrics in the text format of Prometheus.
-pub struct MetricsPage {
-    path: String,
-    page: Arc<Page>,
+/// The pages of a port, by their paths.
+pub struct Pages {
+    by_path: Vec<(String, Arc<SharedPage>)>,
+    not_found: String,
 }
 
 /// The maximum number of overrides in `/rlconfig`. There may be a million.
@@ -46,73 +40,43 @@ const PAGES: &str = "/: this list\n\
     /rlconfig: print out the currently loaded configuration for debugging\n\
     /stats: print out stats\n";
 
-impl Pages for MetricsPage {
-    type Asked = ();
+impl Handler for Pages {
+    type Asked = Arc<SharedPage>;
 
-    fn admit(&self, head: &Parts) -> Result<((), BodyLimit), Answer> {
-        let Self { path, .. } = self;
-        if head.uri.path() == path {
-            return Ok(((), BodyLimit::NOTHING));
-        }
-        Err(text(StatusCode::NOT_FOUND, format!("Not found. The metrics are at {path}\n")))
-    }
-
-    async fn answer(self: Arc<Self>, (): (), _request: Request<Bytes>) -> Answer {
-        self.page.get().await
-    }
-}
-
-impl MetricsPage {
-    /// The metrics, which are served at this path.
-    pub fn new(
-        path: String,
-        write: impl Fn(&mut dyn fmt::Write) -> fmt::Result + Send + Sync + 'static,
-    ) -> Self {
-        Self { path, page: Page::new(CONTENT_TYPE, write) }
-    }
-}
-
-pub enum DebugPage {
-    List,
-    Leases,
-    Rules,
-    Metrics,
-}
-
-impl Pages for DebugPages {
-    type Asked = DebugPage;
-
-    fn admit(&self, head: &Parts) -> Result<(DebugPage, BodyLimit), Answer> {
-        let page = match head.uri.path() {
-            "/" => DebugPage::List,
-            "/leases" => DebugPage::Leases,
-            "/rlconfig" => DebugPage::Rules,
-            "/stats" => DebugPage::Metrics,
-            _ => return Err(text(StatusCode::NOT_FOUND, PAGES)),
-        };
-        Ok((page, BodyLimit::NOTHING))
-    }
-
-    async fn answer(self: Arc<Self>, page: DebugPage, _request: Request<Bytes>) -> Answer {
-        match page {
-            DebugPage::List => text(StatusCode::OK, PAGES),
-            DebugPage::Leases => self.leases.get().await,
-            DebugPage::Rules => self.rules.get().await,
-            DebugPage::Metrics => self.metrics.get().await,
+    fn admit(&self, head: &Parts) -> Result<(Arc<SharedPage>, BodyLimit), Answer> {
+        match self.by_path.iter().find(|(path, _)| path == head.uri.path()) {
+            Some((_, page)) => Ok((page.clone(), BodyLimit::NOTHING)),
+            None => Err(text(StatusCode::NOT_FOUND, self.not_found.clone())),
         }
     }
+
+    async fn answer(self: Arc<Self>, page: Arc<SharedPage>, _request: Request<Bytes>) -> Answer {
+        page.get().await
+    }
 }
 
-impl DebugPages {
-    pub fn new(shown: Shown, metrics: &MetricsPage) -> Self {
-        let shown = Arc::new(shown);
-        let leases = shown.clone();
-        Self {
-            leases: Page::new(PLAIN, move |out| leases.write_leases(out)),
-            rules: Page::new(PLAIN, move |out| shown.write_rules(out)),
-            metrics: metrics.page.clone(),
-        }
-    }
+/// All metrics in the text format of Prometheus.
+pub fn metrics_page(
+    write: impl Fn(&mut dyn fmt::Write) -> fmt::Result + Send + Sync + 'static,
+) -> Arc<SharedPage> {
+    SharedPage::new(CONTENT_TYPE, write)
+}
+
+/// The metrics port, which has the metrics at this path.
+pub fn metrics_port(path: String, metrics: Arc<SharedPage>) -> Pages {
+    Pages { not_found: format!("Not found. The metrics are at {path}\n"), by_path: vec![(path, metrics)] }
+}
+
+pub fn debug_port(shown: Shown, metrics: Arc<SharedPage>) -> Pages {
+    let shown = Arc::new(shown);
+    let leases = shown.clone();
+    let pages = [
+        ("/", SharedPage::new(PLAIN, |out| out.write_str(PAGES))),
+        ("/leases", SharedPage::new(PLAIN, move |out| leases.write_leases(out))),
+        ("/rlconfig", SharedPage::new(PLAIN, move |out| shown.write_rules(out))),
+        ("/stats", metrics),
+    ];
+    Pages { by_path: pages.map(|(path, page)| (path.to_owned(), page)).into(), not_found: PAGES.to_owned() }
 }
 
 impl Shown {

@@ -1,6 +1,6 @@
 //! The HTTP/1.1 server of the ports for health checks and `/json`, debug pages, metrics, and the admin API.
 //!
-//! `app` serves each port with [`serve`] and its [`Pages`], which judge a request by its head and answer it with its body.
+//! `app` serves each port with [`serve`] and its [`Handler`], which judges a request by its head and answers it with its body.
 //! The server bounds everything around them: connections (in total and of one address), the time to send a request and to
 //! read the response, the size of heads, bodies and pipelined requests. While all connections of a port are busy, further ones
 //! wait for a place, and probes on them are answered at once. Cross-site requests (CSRF) are rejected.
@@ -13,26 +13,28 @@ pub mod json;
 
 mod body;
 mod cross_site;
-mod page;
-mod socket;
-mod stream;
+mod shared_page;
+mod watched;
 
 use std::{
     convert::Infallible,
     fmt,
     future::{Future, poll_fn},
-    pin::{Pin, pin},
+    pin::pin,
     rc::Rc,
     sync::Arc,
-    task::{Context, Poll},
+    task::Poll,
     time::{Duration, Instant},
 };
 
 use budget::{Budget, Share};
 use bytes::Bytes;
-use futures_util::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _, stream::FuturesUnordered};
+use futures_util::{
+    FutureExt as _, Stream, StreamExt as _, TryStreamExt as _,
+    stream::{self, FuturesUnordered},
+};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header, request::Parts};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -42,16 +44,16 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-pub use self::{body::BodyLimit, cross_site::cross_site_header};
+pub use self::{body::BodyLimit, cross_site::cross_site_header, shared_page::SharedPage};
 
 use self::{
     body::Bodies,
-    socket::HttpSocket,
-    stream::{HttpActivity, Watched},
+    watched::{HttpActivity, Watched},
 };
 use super::{
     connections::{ConnectionLimits, Registry},
     listen::{AcceptLoop, Accepted, Listener, Peer},
+    socket::{self, Socket},
     tls::{HTTP_1, Tls},
 };
 use faults::panics::{self, Boundary, Panicked, caught};
@@ -100,7 +102,7 @@ pub struct Options {
 }
 
 /// What a port answers.
-pub trait Pages: 'static {
+pub trait Handler: 'static {
     /// What an admitted request asks for.
     type Asked;
 
@@ -117,17 +119,17 @@ pub trait Pages: 'static {
 pub async fn serve(
     listener: Listener,
     options: Options,
-    pages: Arc<impl Pages>,
+    handler: Arc<impl Handler>,
     stop: watch::Receiver<bool>,
 ) {
-    let server = Rc::new(Server::new(options, pages));
+    let server = Rc::new(Server::new(options, handler));
     let accept = async || accept_until(&listener, &server, stop.clone()).await;
     net::restart::task(Boundary::Listener, accept).await;
     drop(listener);
     server.finish().await;
 }
 
-async fn accept_until<P: Pages>(listener: &Listener, server: &Rc<Server<P>>, stop: watch::Receiver<bool>) {
+async fn accept_until<H: Handler>(listener: &Listener, server: &Rc<Server<H>>, stop: watch::Receiver<bool>) {
     let begin = |accepted| {
         let connection = server.clone().connection(accepted, stop.clone());
         Box::pin(caught(Boundary::HttpConnection, connection))
@@ -173,17 +175,17 @@ async fn first_turns<C: Future + Unpin>(mut connection: C) -> Option<C> {
     if ended.await { None } else { Some(connection) }
 }
 
-struct Server<P> {
+struct Server<H> {
     options: Options,
-    pages: Arc<P>,
+    handler: Arc<H>,
     bodies: Bodies,
     places: Arc<Registry>,
     /// Connections that wait for a place, or serve a probe without one.
     waiting: Arc<Registry>,
 }
 
-impl<P: Pages> Server<P> {
-    fn new(options: Options, pages: Arc<P>) -> Self {
+impl<H: Handler> Server<H> {
+    fn new(options: Options, handler: Arc<H>) -> Self {
         let registry = |connections, per_address, patience| {
             let names = ["HTTP_MAX_CONNECTIONS", "three quarters of HTTP_MAX_CONNECTIONS"];
             // HTTP/1 clients reconnect often, so that any number of idle connections may be closed.
@@ -199,7 +201,7 @@ impl<P: Pages> Server<P> {
             places: registry(most, most - most / 4, PATIENCE),
             waiting: registry(waiting, waiting, Duration::ZERO),
             options,
-            pages,
+            handler,
         }
     }
 
@@ -288,10 +290,10 @@ impl<P: Pages> Server<P> {
     /// The socket, with TLS if the port has it; `None` if the handshake failed, which is counted and logged.
     async fn secure(
         &self,
-        socket: HttpSocket,
+        socket: Box<dyn Socket>,
         peer: Peer,
         stop: &mut watch::Receiver<bool>,
-    ) -> Option<HttpSocket> {
+    ) -> Option<Box<dyn Socket>> {
         match (&self.options.tls, peer) {
             (Some(tls), Peer::Address(_)) => Some(Box::new(tls.handshake(HTTP_1, socket, peer, stop).await?)),
             _ => Some(socket),
@@ -330,7 +332,7 @@ impl<P: Pages> Server<P> {
         }
         let (mut head, body) = request.into_parts();
         head.extensions.insert(peer);
-        let admitted = panics::catch(Boundary::HttpRequest, || self.pages.admit(&head));
+        let admitted = panics::catch(Boundary::HttpRequest, || self.handler.admit(&head));
         let (asked, limit) = match admitted.unwrap_or_else(|Panicked| Err(internal_error())) {
             Ok(admitted) => admitted,
             Err(answer) => return answer,
@@ -348,7 +350,7 @@ impl<P: Pages> Server<P> {
         activity.begin();
         let answered = caught(Boundary::HttpRequest, async {
             panics::point("http_request");
-            self.pages.clone().answer(asked, Request::from_parts(head, body)).await
+            self.handler.clone().answer(asked, Request::from_parts(head, body)).await
         });
         let answer = answered.await.unwrap_or_else(|Panicked| internal_error());
         if answer.extensions().get::<Endless>().is_none() {
@@ -387,33 +389,18 @@ pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Byt
 
 /// A response of pieces that are complete. What they have reserved is returned when they are sent.
 pub fn pieces(content_type: &'static str, pieces: Vec<Vec<u8>>, reserved: Share) -> Answer {
-    let left = pieces.iter().map(|piece| piece.len() as u64).sum();
-    let body = Complete { pieces: pieces.into_iter(), left, _reserved: reserved };
-    with_body(StatusCode::OK, content_type, body.boxed_unsync())
+    let length: usize = pieces.iter().map(Vec::len).sum();
+    let sent = stream::iter(pieces).map(move |piece| {
+        let _held = &reserved;
+        Ok(Bytes::from(piece))
+    });
+    with_length(framed(content_type, sent), length)
 }
 
-struct Complete {
-    pieces: std::vec::IntoIter<Vec<u8>>,
-    left: u64,
-    _reserved: Share,
-}
-
-impl http_body::Body for Complete {
-    type Data = Bytes;
-    type Error = Incomplete;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
-        let piece = self.pieces.next();
-        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
-        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece.into()))))
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left)
-    }
+/// Declares the length of a body that does not know it.
+fn with_length(mut answer: Answer, length: usize) -> Answer {
+    answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    answer
 }
 
 /// Marks a response that waits for events. Its connection stays busy, so that it is not closed to make room; any other is
@@ -423,8 +410,7 @@ struct Endless;
 
 /// A response whose pieces are sent as they are received; it ends when the sender is dropped.
 pub fn streamed(content_type: &'static str, mut pieces: mpsc::Receiver<Bytes>) -> Answer {
-    let pieces =
-        futures_util::stream::poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Ok)));
+    let pieces = stream::poll_fn(move |context| pieces.poll_recv(context).map(|piece| piece.map(Ok)));
     let mut answer = framed(content_type, pieces);
     answer.extensions_mut().insert(Endless);
     answer
@@ -470,7 +456,7 @@ mod tests {
         stop: watch::Sender<bool>,
     }
 
-    impl Pages for Noting {
+    impl Handler for Noting {
         type Asked = ();
 
         fn admit(&self, _head: &Parts) -> Result<((), BodyLimit), Answer> {

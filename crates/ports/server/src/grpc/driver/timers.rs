@@ -10,10 +10,10 @@ use std::{
 use tokio::{task::unconstrained, time::sleep_until};
 
 use super::{
-    super::{activity::PREFACE_TIMEOUT, framing::after, socket::GrpcSocket},
+    super::{activity::PREFACE_TIMEOUT, framing::after},
     Driver, MAX_UNWRITTEN, Stage,
 };
-use crate::grpc::settings::Settings;
+use crate::{grpc::settings::Settings, socket::Socket};
 use metrics::ConnectionClosed;
 
 /// The time limit for the preface during shutdown: the first request may be in flight.
@@ -48,7 +48,7 @@ impl Lifetime {
     }
 }
 
-impl<S: GrpcSocket> Driver<S> {
+impl<S: Socket> Driver<S> {
     /// Sets the timer for the next [`tick`](Self::tick); true if that is due now.
     pub(super) fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
         let Some(due) = self.due() else { return false };

@@ -6,21 +6,17 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header, request::Parts};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
 use prost_reflect::DynamicMessage;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use self::request::to_message;
-use super::{Answer, BodyLimit, Incomplete, Pages, text, typed};
+use super::{Answer, BodyLimit, Handler, text, typed, with_length};
 use crate::{health::Health, log_undecodable, traced, wire};
 use exporters::tracing::{OpenSpan, Tracer};
 use faults::panics::{self, Boundary};
@@ -63,7 +59,7 @@ pub enum Asked {
     Decision,
 }
 
-impl Pages for Endpoints {
+impl Handler for Endpoints {
     type Asked = Asked;
 
     fn admit(&self, head: &Parts) -> Result<(Asked, BodyLimit), Answer> {
@@ -121,7 +117,11 @@ async fn respond(endpoints: &Endpoints, request: &Request<Bytes>) -> Answer {
             let answer = answered(&decided).await;
             // Without the response the caller has no identity: the hold is cancelled.
             let hold = hold.filter(|_| !answer.status().is_server_error());
-            (answer.map(|body| Delivering { body, hold }.boxed_unsync()), None)
+            let answer = match hold {
+                Some(hold) => delivering(answer, hold),
+                None => answer,
+            };
+            (answer, None)
         }
         Err(NotDecided(status, why)) => {
             let reason = status.canonical_reason().unwrap_or_default();
@@ -199,32 +199,19 @@ async fn run<T: Send + 'static>(
 }
 
 /// A response whose hold is delivered when the connection takes its bytes, and cancelled if that is gone before.
-struct Delivering {
-    body: UnsyncBoxBody<Bytes, Incomplete>,
-    hold: Option<Box<HoldToken>>,
-}
-
-impl Body for Delivering {
-    type Data = Bytes;
-    type Error = Incomplete;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if let Some(hold) = self.hold.take() {
+fn delivering(answer: Answer, hold: Box<HoldToken>) -> Answer {
+    let length = answer.body().size_hint().exact().and_then(|length| usize::try_from(length).ok());
+    let mut hold = Some(hold);
+    let deliver = move |frame| {
+        if let Some(hold) = hold.take() {
             hold.delivered();
         }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        frame
+    };
+    let answer = answer.map(|body| body.map_frame(deliver).boxed_unsync());
+    match length {
+        Some(length) => with_length(answer, length),
+        None => answer,
     }
 }
 

@@ -1,4 +1,6 @@
-//! The sockets of the gRPC port: TCP and Unix, with TLS or without.
+//! The sockets of all ports: TCP and unix, with TLS or without.
+
+use std::io;
 
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -6,35 +8,60 @@ use tokio::{
 };
 use tokio_rustls::server::TlsStream;
 
-use crate::tls::Counted;
+use crate::{listen::AcceptedSocket, tls::Counted};
 
-pub(super) trait GrpcSocket: AsyncRead + AsyncWrite + Send + Unpin {
+pub(super) trait Socket: AsyncRead + AsyncWrite + Send + Unpin {
     /// True if the peer has reset the connection. What it sent before can still be read.
     fn is_reset(&self) -> bool;
+
+    /// Has the kernel drop unsent bytes when the socket is closed. Otherwise it sends them when the peer reads.
+    fn discard_unsent(&self);
 }
 
-impl GrpcSocket for TcpStream {
+impl Socket for TcpStream {
     fn is_reset(&self) -> bool {
         !matches!(self.take_error(), Ok(None))
     }
+
+    fn discard_unsent(&self) {
+        let _ = self.set_zero_linger();
+    }
 }
 
-impl GrpcSocket for UnixStream {
+impl Socket for UnixStream {
     fn is_reset(&self) -> bool {
         !matches!(self.take_error(), Ok(None))
     }
+
+    fn discard_unsent(&self) {}
 }
 
-impl<S: GrpcSocket> GrpcSocket for Counted<S> {
+impl<S: Socket> Socket for TlsStream<Counted<S>> {
     fn is_reset(&self) -> bool {
-        self.get_ref().is_reset()
+        self.get_ref().0.get_ref().is_reset()
+    }
+
+    fn discard_unsent(&self) {
+        self.get_ref().0.get_ref().discard_unsent();
     }
 }
 
-impl<S: GrpcSocket> GrpcSocket for TlsStream<S> {
+impl Socket for Box<dyn Socket> {
     fn is_reset(&self) -> bool {
-        self.get_ref().0.is_reset()
+        (**self).is_reset()
     }
+
+    fn discard_unsent(&self) {
+        (**self).discard_unsent();
+    }
+}
+
+/// Registers an accepted socket with the runtime of this thread.
+pub(super) fn open(socket: AcceptedSocket) -> io::Result<Box<dyn Socket>> {
+    Ok(match socket {
+        AcceptedSocket::Tcp(stream) => Box::new(TcpStream::from_std(stream)?),
+        AcceptedSocket::Unix(stream) => Box::new(UnixStream::from_std(stream)?),
+    })
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_millis(5);
 /// Writes all of a page.
 type WritePage = dyn Fn(&mut dyn fmt::Write) -> fmt::Result + Send + Sync;
 
-pub(super) struct Page {
+pub struct SharedPage {
     content_type: &'static str,
     write: Box<WritePage>,
     state: Mutex<State>,
@@ -55,7 +55,7 @@ enum Piece {
     End,
 }
 
-impl Page {
+impl SharedPage {
     pub(super) fn new(
         content_type: &'static str,
         write: impl Fn(&mut dyn fmt::Write) -> fmt::Result + Send + Sync + 'static,
@@ -126,7 +126,7 @@ struct Client {
 
 /// Sends what is written to all clients. What is written when the last one has gone is discarded.
 struct Writer<'p> {
-    page: &'p Page,
+    page: &'p SharedPage,
     clients: Vec<Client>,
     text: String,
 }
@@ -197,10 +197,10 @@ mod tests {
     use super::*;
 
     /// A page that begins with its number and has so many bytes after it.
-    fn numbered(bytes: usize) -> (Arc<Page>, Arc<AtomicU64>) {
+    fn numbered(bytes: usize) -> (Arc<SharedPage>, Arc<AtomicU64>) {
         let count = Arc::<AtomicU64>::default();
         let written = count.clone();
-        let page = Page::new("text/plain", move |out| {
+        let page = SharedPage::new("text/plain", move |out| {
             write!(out, "{} ", written.fetch_add(1, Ordering::Relaxed))?;
             let line = "x".repeat(1 << 10);
             (0..bytes >> 10).try_for_each(|_| out.write_str(&line))
@@ -256,9 +256,9 @@ mod tests {
     #[test]
     fn a_page_whose_writing_panics_is_an_error() {
         run(async {
-            let page = Page::new("text/plain", |_| panic!("as a test wants it"));
+            let page = SharedPage::new("text/plain", |_| panic!("as a test wants it"));
             assert_eq!(page.get().await.status(), StatusCode::INTERNAL_SERVER_ERROR);
-            let page = Page::new("text/plain", |out| {
+            let page = SharedPage::new("text/plain", |out| {
                 out.write_str(&"x".repeat(PIECE)).unwrap();
                 panic!("as a test wants it");
             });

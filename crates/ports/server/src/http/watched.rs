@@ -16,8 +16,7 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use super::socket::HttpSocket;
-use crate::connections::Handle;
+use crate::{connections::Handle, socket::Socket};
 use metrics::ConnectionClosed;
 
 /// The time for a client to read the response to a request whose body was not read.
@@ -117,7 +116,7 @@ impl HttpActivity {
 
 /// A stream with a timeout for reading a response.
 pub(super) struct Watched {
-    stream: HttpSocket,
+    stream: Box<dyn Socket>,
     activity: Rc<HttpActivity>,
     timeout: Duration,
     /// Set when the kernel has no room for a response.
@@ -126,7 +125,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub(super) fn new(stream: HttpSocket, activity: Rc<HttpActivity>, timeout: Duration) -> Self {
+    pub(super) fn new(stream: Box<dyn Socket>, activity: Rc<HttpActivity>, timeout: Duration) -> Self {
         Self { stream, activity, timeout, deadline: None, has_written: false }
     }
 
