@@ -46,7 +46,7 @@ pub trait Service: Sized {
     type Head: Clone;
 
     /// The state of a call while its stream is open.
-    type Call;
+    type Call: Default;
 
     /// Reads a valid field of a request, which may prove to be malformed. Pseudo-fields come first.
     fn field(&self, fields: &mut Self::Fields, name: &[u8], value: &[u8]);
@@ -54,10 +54,8 @@ pub trait Service: Sized {
     /// The head of a well-formed request with these fields.
     fn head(&self, fields: Self::Fields) -> Self::Head;
 
-    fn open(&mut self, id: u32, head: &Self::Head) -> Self::Call;
-
-    /// The stream of a call that [`open`](Self::open) began is open: the service may respond.
-    fn opened(&mut self, _http: &mut Connection<Self>, _id: u32) {}
+    /// Begins a call, whose stream is open: the service sets its state, or responds.
+    fn open(&mut self, http: &mut Connection<Self>, id: u32, head: &Self::Head);
 
     /// Handles request data; `end` marks the last of it.
     fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool);
@@ -70,9 +68,8 @@ pub trait Service: Sized {
 
     /// Opens the stream of a request that arrived with all of its data.
     fn open_and_complete(&mut self, http: &mut Connection<Self>, id: u32, head: &Self::Head, data: &[u8]) {
-        let call = self.open(id, head);
-        http.open_complete(id, call);
-        self.opened(http, id);
+        http.open_complete(id, Self::Call::default());
+        self.open(http, id, head);
         self.data(http, id, data, true);
     }
 

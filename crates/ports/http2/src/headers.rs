@@ -100,9 +100,8 @@ impl<S: Service> Connection<S> {
                 self.reject_unopened(id, Reason::RefusedStream)
             }
             Ok(Request { head, content_length }) => {
-                let call = service.open(id, &head);
-                self.open_stream(id, call, content_length, !end);
-                service.opened(self, id);
+                self.open_stream(id, S::Call::default(), content_length, !end);
+                service.open(self, id, &head);
                 if end {
                     service.data(self, id, &[], true);
                 }

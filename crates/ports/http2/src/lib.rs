@@ -33,8 +33,8 @@
 //!         path
 //!     }
 //!
-//!     fn open(&mut self, _stream: u32, path: &Vec<u8>) -> Vec<u8> {
-//!         path.clone()
+//!     fn open(&mut self, http: &mut Connection<Self>, stream: u32, path: &Vec<u8>) {
+//!         http.call(stream).map(|call| call.clone_from(path));
 //!     }
 //!
 //!     fn data(&mut self, http: &mut Connection<Self>, stream: u32, _data: &[u8], end: bool) {

@@ -131,9 +131,7 @@ impl Service for Waits {
 
     fn head(&self, (): ()) {}
 
-    fn open(&mut self, _: u32, (): &()) -> Vec<u8> {
-        Vec::new()
-    }
+    fn open(&mut self, _: &mut Connection<Self>, _: u32, (): &()) {}
 
     fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool) {
         let Some(call) = http.call(id) else { return };

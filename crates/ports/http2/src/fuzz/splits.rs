@@ -25,9 +25,8 @@ impl Service for Echo {
 
     fn head(&self, (): ()) {}
 
-    fn open(&mut self, _: u32, (): &()) -> Vec<u8> {
+    fn open(&mut self, _: &mut Connection<Self>, _: u32, (): &()) {
         self.open = self.open.saturating_add(1);
-        Vec::new()
     }
 
     fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool) {

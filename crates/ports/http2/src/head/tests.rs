@@ -18,7 +18,7 @@ impl Service for Names {
         names
     }
 
-    fn open(&mut self, _: u32, _: &Vec<String>) {}
+    fn open(&mut self, _: &mut Connection<Self>, _: u32, _: &Vec<String>) {}
 
     fn data(&mut self, _: &mut Connection<Self>, _: u32, _: &[u8], _: bool) {}
 

@@ -32,9 +32,8 @@ impl Service for Echo {
 
     fn head(&self, (): ()) {}
 
-    fn open(&mut self, id: u32, (): &()) -> Vec<u8> {
+    fn open(&mut self, _: &mut Connection<Self>, id: u32, (): &()) {
         self.opened.push(id);
-        Vec::new()
     }
 
     fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool) {

@@ -1,8 +1,9 @@
 //! The calls of the gRPC port.
 //!
 //! `ShouldRateLimit` is decided here: a call that its store answers at once is decoded, decided and encoded without a
-//! task of its own. A call that waits for its store is in `waiting`, and one whose message arrives in pieces in `unfinished`. `health_checks`, `reflection` and `dividing` answer the calls
-//! of those services, and a call of any other method is rejected at its head. The connection's `driver` polls them.
+//! task of its own. A call that waits for its store is in `waiting`, and one whose message arrives in pieces in `unfinished`.
+//! `health_checks` answers checks, `streaming` has the calls that last, and a call of any other method is rejected at its
+//! head. The connection's `driver` polls them.
 
 use std::{
     cell::Cell,
@@ -12,20 +13,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use budget::{Budget, Share};
+use budget::Budget;
 use http2::{Connection, Service};
 use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
-    dividing::Dividing,
-    framing::{self, HEAD_BLOCK, PREFIX},
+    framing::{self, PREFIX},
     head::{Fields, Head, Route},
-    pending::{HealthWatch, Partial, Reflection, Streaming},
-    quota_stream::{QuotaParts, QuotaStream},
+    quota_stream::QuotaParts,
     request_head::{RequestHead, finish_span},
     rpc::Rpc,
     status::{self, Failure, send_failure},
+    streaming::{Streaming, StreamingCall},
+    unfinished::Partial,
     waiting::{Signal, Waiting},
 };
 use crate::{traced, wire};
@@ -77,16 +78,14 @@ impl Unary {
 }
 
 /// The state of a call while its stream is open.
+#[derive(Default)]
 pub(super) enum Call {
     Unary(Unary),
     /// The store is counting; the key in `waiting`.
     Waiting(usize),
-    /// Sends every change of the health; the last one that was sent.
-    Watching(Option<bool>),
-    Reflecting(Box<Reflection>),
-    Dividing(Box<Dividing>),
+    Streaming(Box<StreamingCall>),
+    #[default]
     Answered,
-    Rejected(Failure),
 }
 
 pub(super) struct ConnectionCalls {
@@ -94,21 +93,15 @@ pub(super) struct ConnectionCalls {
     pub(super) now: Instant,
     /// The time at which all calls of this read are decided.
     time: Option<Time>,
-    /// Streaming calls have something to send that the last turn had no time for.
-    pub(super) resume: bool,
     /// The time of the next check of unfinished messages.
     pub(super) due: Option<Instant>,
     signal: Arc<Signal>,
     waiting: Waiting,
     pub(super) streaming: Streaming,
-    /// The health, for the first call that watches it.
-    pub(super) health: Option<HealthWatch>,
     pub(super) message: Vec<u8>,
     /// What the request of the message holds, until the message is sent.
     hold: Option<Box<HoldToken>>,
     unfinished: u32,
-    /// Parts of reports of quotas, which keep the connection from being idle.
-    pub(super) reports: u32,
     /// Responses to calls of the last read, all of which have this timeout.
     answered: u32,
     timeout: Option<Duration>,
@@ -127,21 +120,10 @@ impl Service for ConnectionCalls {
         fields.finish(self.calls.tracer.is_some())
     }
 
-    fn open(&mut self, _: u32, head: &Head) -> Call {
-        let begun = panics::catch(Boundary::GrpcRequest, || self.begin(head));
-        let begun = begun.unwrap_or_else(|Panicked| Err(status::internal_error().into()));
-        begun.unwrap_or_else(Call::Rejected)
-    }
-
-    fn opened(&mut self, http: &mut Http, id: u32) {
-        let failure = match http.call(id) {
-            Some(Call::Reflecting(_) | Call::Dividing(_)) => self.admit_stream(http, id).err(),
-            Some(Call::Rejected(failure)) => Some(failure.clone()),
-            _ => return,
-        };
-        match failure {
-            Some(failure) => send_failure(http, id, &failure),
-            None => http.send_head(id, HEAD_BLOCK, false),
+    fn open(&mut self, http: &mut Http, id: u32, head: &Head) {
+        let begun = panics::catch(Boundary::GrpcRequest, || self.begin(http, id, head));
+        if let Err(failure) = begun.unwrap_or_else(|Panicked| Err(status::internal_error().into())) {
+            send_failure(http, id, &failure);
         }
     }
 
@@ -159,9 +141,8 @@ impl Service for ConnectionCalls {
                 }
             }
             Call::Unary(_) => self.collect(http, id, data, end),
-            Call::Reflecting(_) => self.reflect_data(http, id, data, end),
-            Call::Dividing(_) => self.divide_data(http, id, data, end),
-            Call::Waiting(_) | Call::Watching(_) | Call::Answered | Call::Rejected(_) => {}
+            Call::Streaming(_) => self.stream_data(http, id, data, end),
+            Call::Waiting(_) | Call::Answered => {}
         }
     }
 
@@ -201,11 +182,7 @@ impl Service for ConnectionCalls {
         match call {
             Call::Waiting(key) => self.waiting.remove(key),
             Call::Unary(_) => self.finish_unary(),
-            Call::Watching(_)
-            | Call::Reflecting(_)
-            | Call::Dividing(_)
-            | Call::Answered
-            | Call::Rejected(_) => {}
+            Call::Streaming(_) | Call::Answered => {}
         }
     }
 
@@ -215,7 +192,7 @@ impl Service for ConnectionCalls {
 }
 
 impl ConnectionCalls {
-    fn begin(&mut self, head: &Head) -> Result<Call, Failure> {
+    fn begin(&mut self, http: &mut Http, id: u32, head: &Head) -> Result<(), Failure> {
         let rpc = match head.route {
             Route::Rpc(rpc) => rpc,
             Route::NotPost => {
@@ -226,21 +203,16 @@ impl ConnectionCalls {
                 return Err(Status::unimplemented("the service has no such method").into());
             }
         };
-        let share = || Share::new(&self.calls.budget);
-        match rpc {
-            Rpc::Reflection => {
-                return Ok(Call::Reflecting(Box::new(Reflection::new(share(), self.now))));
-            }
-            Rpc::Quota => {
-                let stream = QuotaStream::new(self.calls.quota_parts());
-                return Ok(Call::Dividing(Box::new(Dividing::new(stream, share(), self.now))));
-            }
-            _ => {}
+        if let Some(method) = rpc.stream_method(&self.calls) {
+            return self.begin_stream(http, id, method);
         }
         let unary = Unary { rpc, head: self.request_head(head), partial: None };
-        self.unfinished += 1;
         self.set_timer(unary.deadline(self.calls.receive_timeout));
-        Ok(Call::Unary(unary))
+        if let Some(call) = http.call(id) {
+            *call = Call::Unary(unary);
+            self.unfinished += 1;
+        }
+        Ok(())
     }
 
     fn request_head(&self, head: &Head) -> RequestHead {
@@ -254,8 +226,6 @@ impl ConnectionCalls {
             streaming: Streaming::new(&calls.streaming),
             waiting: Waiting::new(signal.clone()),
             signal,
-            health: None,
-            resume: false,
             calls,
             now,
             time: None,
@@ -263,7 +233,6 @@ impl ConnectionCalls {
             message: Vec::new(),
             hold: None,
             unfinished: 0,
-            reports: 0,
             answered: 0,
             timeout: None,
         }
@@ -283,9 +252,8 @@ impl ConnectionCalls {
     /// Decides a call whose message is complete.
     pub(super) fn decide(&mut self, http: &mut Http, id: u32, mut unary: Unary, framed: &[u8]) {
         match unary.rpc {
-            Rpc::ShouldRateLimit | Rpc::Reflection | Rpc::Quota | Rpc::NotGrpc => {}
             Rpc::Check => return self.check(http, id, &unary.head, framed),
-            Rpc::Watch => return self.watch(http, id, framed),
+            Rpc::ShouldRateLimit | Rpc::NotGrpc | Rpc::Watch | Rpc::Reflection | Rpc::Quota => {}
         }
         let decided = panics::catch(Boundary::GrpcRequest, || self.try_decide(&mut unary.head, framed));
         match decided.unwrap_or_else(|Panicked| Err(status::internal_error().into())) {
@@ -339,7 +307,7 @@ impl ConnectionCalls {
 
     /// True if [`poll`](Self::poll) has work that no wake-up announces.
     pub(super) fn is_due(&self) -> bool {
-        (self.resume && !self.streaming.is_empty()) || self.waiting.is_due()
+        (self.streaming.resume && !self.streaming.is_empty()) || self.waiting.is_due()
     }
 
     pub(super) fn fail(&mut self, http: &mut Http, id: u32, unary: Unary, failure: &Failure) {
@@ -399,7 +367,7 @@ impl ConnectionCalls {
         if woken || self.waiting.is_due() {
             self.answer_decided(http, woken);
         }
-        if !self.streaming.is_empty() && (woken || unblocked || self.resume) {
+        if !self.streaming.is_empty() && (woken || unblocked || self.streaming.resume) {
             self.advance_streams(http);
         }
     }
@@ -448,7 +416,13 @@ impl Calls {
         framed.first_chunk().map(|prefix| framing::length(*prefix, max, &self.stats)).transpose()
     }
 
-    fn quota_parts(&self) -> QuotaParts {
+    /// The message that begins these bytes, if it is complete.
+    pub(super) fn first_message<'m>(&self, rpc: Rpc, framed: &'m [u8]) -> Result<Option<&'m [u8]>, Failure> {
+        let length = self.length(rpc, framed)?;
+        Ok(length.and_then(|length| framed.get(PREFIX..)?.get(..length)))
+    }
+
+    pub(super) fn quota_parts(&self) -> QuotaParts {
         let Self { limiter, quotas, stats, .. } = self;
         QuotaParts { limiter: limiter.clone(), quotas: quotas.clone(), stats: stats.clone() }
     }

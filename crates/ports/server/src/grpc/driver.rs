@@ -17,6 +17,7 @@ use std::{
 };
 
 use budget::Share;
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use http2::{Config, Connection, Flood, Reason};
 use tokio::{io::ReadBuf, sync::watch, task::yield_now, time::Sleep};
 use tracing::debug;
@@ -27,7 +28,6 @@ use super::{
     activity::GrpcActivity,
     calls::{Buffers, Calls, ConnectionCalls, Http},
     framing::after,
-    waiting::Signaled,
 };
 use crate::{
     connections::{Closing, FAREWELL},
@@ -72,16 +72,16 @@ pub(super) async fn serve(
 ) {
     panics::point("grpc_connection");
     let mut driver = Driver::new(io, calls, config, lifetime, activity.clone());
-    let ending = pin!(async {
+    // Polled only if it was woken itself, and not whenever bytes arrive.
+    let mut ending = FuturesUnordered::from_iter([async {
         tokio::select! {
             _ = drain.wait_for(|drain| *drain) => None,
             closing = activity.handle.closing() => Some(closing),
         }
-    });
-    let mut ending = Signaled::new(ending);
+    }]);
     let closing = future::poll_fn(|context| match driver.poll(context) {
         Poll::Ready(()) => Poll::Ready(None),
-        Poll::Pending => ending.poll(context).map(Some),
+        Poll::Pending => ending.poll_next_unpin(context),
     });
     let Some(closing) = closing.await else { return };
     match closing {
@@ -101,8 +101,8 @@ struct Driver<S> {
     http: Http,
     calls: ConnectionCalls,
     activity: Arc<GrpcActivity>,
-    /// The state last reported to the registry: whether no request was open, the last stream, and the reports of quotas.
-    requests: (bool, u32, u32),
+    /// The state last reported to the registry.
+    requests: Requests,
     /// The number of bytes of `http.out` that are written.
     written: usize,
     /// The bytes at the end of the last read that are not handled: an incomplete frame, or all that the turn had no time
@@ -130,9 +130,17 @@ struct Driver<S> {
     /// The time of the next check of responses that the peer's windows block.
     blocked_due: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
-    timer_at: Option<Instant>,
     /// No written bytes are buffered in `io`.
     flushed: bool,
+}
+
+/// Whether a connection has requests, and what changes with each of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Requests {
+    is_idle: bool,
+    last_stream: u32,
+    /// The data that streaming calls have received.
+    received: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -152,7 +160,7 @@ impl<S: Socket> Driver<S> {
             http: Connection::new(config, now),
             calls: ConnectionCalls::new(calls, now),
             activity,
-            requests: (true, 0, 0),
+            requests: Requests { is_idle: true, last_stream: 0, received: 0 },
             written: 0,
             rest: Vec::new(),
             needed: 0,
@@ -169,7 +177,6 @@ impl<S: Socket> Driver<S> {
             unread: None,
             blocked_due: None,
             timer: None,
-            timer_at: None,
             flushed: true,
         }
     }
@@ -354,15 +361,20 @@ impl<S: Socket> Driver<S> {
     /// a PING or the acknowledgement of our SETTINGS since. A quiet streaming call is no request. A connection that is
     /// closing does not wait for it either.
     fn note_requests(&mut self, now: Instant) {
-        let quiet = self.calls.quiet_streams(&mut self.http);
-        let seen = (self.http.open_streams() == quiet, self.http.last, self.calls.reports);
-        if seen.0 && quiet > 0 && self.left.is_some() {
+        let quiet = self.calls.streaming.quiet(&mut self.http);
+        let seen = Requests {
+            is_idle: self.http.open_streams() == quiet,
+            last_stream: self.http.last,
+            received: self.calls.streaming.received,
+        };
+        if seen.is_idle && quiet > 0 && self.left.is_some() {
             self.calls.end_streams(&mut self.http);
         }
-        match mem::replace(&mut self.requests, seen) {
-            _ if !seen.0 => self.activity.handle.busy(),
-            before if before != seen => self.activity.handle.idle(now),
-            _ => {}
+        let before = mem::replace(&mut self.requests, seen);
+        if !seen.is_idle {
+            self.activity.handle.busy();
+        } else if before != seen {
+            self.activity.handle.idle(now);
         }
     }
 

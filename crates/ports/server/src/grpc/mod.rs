@@ -1,24 +1,23 @@
 //! The gRPC server: one thread and one runtime per core, and no work shared between them. A new connection goes to the
 //! worker with the fewest connections and stays there: Envoy opens one for each of its workers and keeps it open.
 //! `driver` moves its bytes, the crate `http2` is the protocol without I/O, and `calls` responds: with `unfinished` for messages
-//! that arrive in pieces, `waiting` for calls that wait for a store, `health_checks`, `reflection` and `dividing` for those services,
-//! and `streaming` for calls that last. `reference` serves the whole port with tonic if the settings select it.
+//! that arrive in pieces, `waiting` for calls that wait for a store, and `streaming` for calls that last; `health_checks`, `reflection` and `rlqs`
+//! have the methods of those services. `reference` serves the whole port with tonic if the settings select it.
 
 mod activity;
 mod arrivals;
 mod calls;
-mod dividing;
 mod driver;
 mod framing;
 #[cfg(any(test, feature = "testing"))]
 mod fuzz;
 mod head;
 mod health_checks;
-mod pending;
 mod quota_stream;
 mod reference;
 mod reflection;
 mod request_head;
+mod rlqs;
 mod rpc;
 pub mod settings;
 mod status;

@@ -1,6 +1,6 @@
 //! What a stream of RLQS does, whatever carries it: checks and takes what an Envoy reports, and makes the responses.
 //!
-//! `dividing` carries it on the service's own HTTP/2 connection, and the tonic `reference` on tonic's.
+//! `rlqs` carries it on the service's own HTTP/2 connection, and the tonic `reference` on tonic's.
 
 use std::{
     sync::Arc,

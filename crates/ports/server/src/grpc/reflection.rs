@@ -1,14 +1,9 @@
 //! `grpc.reflection.v1.ServerReflection` and its `v1alpha`, which have the same messages.
 //!
-//! A stream answers one message at a time: the next one is read when the peer's windows have taken the response to the
-//! last, so a stream holds at most its receive window and one response.
+//! A message is answered when the peer's windows have taken the response to the last.
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use http2::{
-    End,
-    meter::{Work, count},
-};
 use prost::Message as _;
 use prost_reflect::{DescriptorPool, FileDescriptor};
 use tonic::{Code, Status};
@@ -23,91 +18,23 @@ use tonic_reflection::pb::{
 };
 
 use super::{
-    calls::{Call, Calls, ConnectionCalls, Http},
-    framing::{self, PREFIX, TRAILERS, after},
+    calls::Calls,
+    framing::{self, PREFIX},
     rpc::Rpc,
-    status::{self, end_with_failure},
+    status::Failure,
+    streaming::{Part, StreamMethod},
 };
-use faults::panics::{self, Boundary, Panicked};
-use proto;
 
-enum Step<'b> {
-    /// Sends the answer to the next message, before these bytes.
-    Answer(Vec<u8>, &'b [u8]),
-    /// No message is complete.
-    Wait,
-    End(End),
-}
+pub(super) struct Reflection;
 
-impl ConnectionCalls {
-    pub(super) fn reflect_data(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
-        let Some(Call::Reflecting(reflection)) = http.call(id) else { return };
-        if reflection.unanswered.bytes.is_empty() {
-            reflection.since = self.now;
-        }
-        reflection.ended |= end;
-        match reflection.unanswered.append(data, None, &self.calls.stats) {
-            Ok(()) => self.reflect(http, id),
-            Err(failure) => http.send_data(id, &[], end_with_failure(&failure)),
-        }
-    }
-
-    /// Answers messages of a stream until none is complete, the peer's windows are full, or the turn is over.
-    pub(super) fn reflect(&mut self, http: &mut Http, id: u32) {
-        let Some(Call::Reflecting(reflection)) = http.call(id) else { return };
-        let (mut bytes, ended) = (std::mem::take(&mut reflection.unanswered.bytes), reflection.ended);
-        let mut rest = &*bytes;
-        while !http.is_blocked(id) {
-            if http.is_over() {
-                self.resume = true;
-                break;
-            }
-            match self.calls.step(rest, ended) {
-                Step::Answer(message, behind) => {
-                    rest = behind;
-                    http.send_data(id, &message, End::Open);
-                    http.spend(message.len());
-                }
-                Step::Wait => break,
-                Step::End(end) => return http.send_data(id, &[], end),
-            }
-        }
-        let answered = bytes.len() - rest.len();
-        count(Work::Copied, rest.len());
-        bytes.drain(..answered);
-        // The stream is reset if its response exceeds the budget.
-        let Some(Call::Reflecting(reflection)) = http.call(id) else { return };
-        let held = bytes.len();
-        reflection.unanswered.replace(bytes);
-        if answered > 0 {
-            reflection.since = self.now;
-            http.restore_window(id, held);
-        }
-        if held > 0 {
-            self.set_timer(after(self.now, self.calls.receive_timeout));
-        }
-    }
-}
-
-impl Calls {
-    fn step<'b>(&self, bytes: &'b [u8], ended: bool) -> Step<'b> {
-        let step = self.length(Rpc::Reflection, bytes).and_then(|length| {
-            let message = length.and_then(|length| bytes.get(PREFIX..)?.split_at_checked(length));
-            match message {
-                Some((message, behind)) => {
-                    let request = ServerReflectionRequest::decode(message).map_err(|error| {
-                        Status::internal(format!("the message is not a ServerReflectionRequest: {error}"))
-                    })?;
-                    let answered = panics::catch(Boundary::GrpcRequest, || framing::framed(&answer(request)));
-                    let answered = answered.map_err(|Panicked| status::internal_error())?;
-                    Ok(Step::Answer(answered, behind))
-                }
-                None if !ended => Ok(Step::Wait),
-                None if bytes.is_empty() => Ok(Step::End(End::Trailers(TRAILERS.into()))),
-                None => Err(status::truncated().into()),
-            }
-        });
-        step.unwrap_or_else(|failure| Step::End(end_with_failure(&failure)))
+impl StreamMethod for Reflection {
+    fn take(&mut self, unread: &[u8], calls: &Calls) -> Result<Option<Part>, Failure> {
+        let Some(message) = calls.first_message(Rpc::Reflection, unread)? else { return Ok(None) };
+        let request = ServerReflectionRequest::decode(message).map_err(|error| {
+            Status::internal(format!("the message is not a ServerReflectionRequest: {error}"))
+        })?;
+        let answer = Some(framing::framed(&answer(request)));
+        Ok(Some(Part { length: PREFIX + message.len(), answer, pays_for_frame: false }))
     }
 }
 

@@ -1,6 +1,9 @@
 //! The methods of the port.
 
-use super::framing::PATH;
+use super::{
+    calls::Calls, framing::PATH, health_checks::Watch, quota_stream::QuotaStream, reflection::Reflection,
+    rlqs::StreamRateLimitQuotas, streaming::StreamMethod,
+};
 
 /// The maximum size of a request of health: it has the name of a service.
 const MAX_HEALTH_CHECK: usize = 4096;
@@ -31,6 +34,16 @@ impl Rpc {
                 Some(Self::Quota)
             }
             _ => None,
+        }
+    }
+
+    /// What the method does with a call, if its calls are streams.
+    pub(super) fn stream_method(self, calls: &Calls) -> Option<Box<dyn StreamMethod>> {
+        match self {
+            Self::Watch => Some(Box::new(Watch::new(&calls.health))),
+            Self::Reflection => Some(Box::new(Reflection)),
+            Self::Quota => Some(Box::new(StreamRateLimitQuotas::new(QuotaStream::new(calls.quota_parts())))),
+            Self::ShouldRateLimit | Self::Check | Self::NotGrpc => None,
         }
     }
 

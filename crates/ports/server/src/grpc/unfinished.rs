@@ -1,22 +1,24 @@
 //! Messages that arrive in pieces: collected within the budget, and rejected if they take too long.
 //!
 //! A message larger than a stream's initial window is granted its whole length before the window is opened. `calls`
-//! decides it when it is complete.
+//! decides it when it is complete. Streaming calls take what they have of a message, and `streaming` ends those that are late.
 
 use std::time::{Duration, Instant};
 
 use budget::Share;
-use http2::INITIAL_WINDOW;
+use http2::{
+    INITIAL_WINDOW,
+    meter::{Work, count},
+};
 use tonic::Status;
 
 use super::{
     calls::{Call, Calls, ConnectionCalls, Http, Unary},
-    dividing,
     framing::{PREFIX, after},
-    pending::Partial,
     rpc::Rpc,
-    status::{self, Failure, end_with_failure},
+    status::{self, Failure},
 };
+use metrics::{RejectReason, Stats};
 
 /// The pause between attempts to grant the length of a large message.
 const GRANT_PAUSE: Duration = Duration::from_millis(5);
@@ -70,9 +72,8 @@ impl ConnectionCalls {
         let timeout = self.calls.receive_timeout;
         let unfinished = http.calls().filter_map(|(id, call)| match call {
             Call::Unary(unary) => Some((id, unary.deadline(timeout))),
-            Call::Reflecting(reflection) => reflection.since().map(|since| (id, after(since, timeout))),
-            Call::Dividing(dividing) => dividing.since().map(|since| (id, after(since, timeout))),
-            _ => None,
+            Call::Streaming(call) => Some((id, call.deadline(timeout)?)),
+            Call::Waiting(_) | Call::Answered => None,
         });
         for (id, deadline) in unfinished.collect::<Vec<_>>() {
             if deadline > self.now {
@@ -86,15 +87,8 @@ impl ConnectionCalls {
 
     fn expire(&mut self, http: &mut Http, id: u32) {
         let timeout = self.calls.receive_timeout;
-        if matches!(http.call(id), Some(Call::Reflecting(_))) {
-            // While the peer does not read the last response, that is late and not the message.
-            if !http.is_blocked(id) {
-                http.send_data(id, &[], end_with_failure(&late(timeout).into()));
-            }
-            return;
-        }
-        if matches!(http.call(id), Some(Call::Dividing(_))) {
-            return dividing::end_stream(http, id, end_with_failure(&late(timeout).into()));
+        if matches!(http.call(id), Some(Call::Streaming(_))) {
+            return self.expire_stream(http, id);
         }
         let Some(unary) = self.take(http, id) else { return };
         let failure = match unary.head.timeout {
@@ -106,12 +100,47 @@ impl ConnectionCalls {
 }
 
 /// The failure of a call whose message is incomplete.
-fn late(timeout: Duration) -> Status {
+pub(super) fn late(timeout: Duration) -> Status {
     let message = format!("the message was not complete within {timeout:?} (GRPC_RECEIVE_TIMEOUT)");
     Status::deadline_exceeded(message)
 }
 
+/// The bytes of a message that have arrived, with their charge.
+pub(super) struct Partial {
+    pub(super) bytes: Vec<u8>,
+    share: Share,
+    /// The budget has granted the whole length.
+    granted: bool,
+}
+
 impl Partial {
+    pub(super) fn new(share: Share) -> Self {
+        Self { bytes: Vec::new(), share, granted: false }
+    }
+
+    /// Replaces the bytes by the end of them.
+    pub(super) fn replace(&mut self, bytes: Vec<u8>) {
+        self.bytes = if bytes.is_empty() { Vec::new() } else { bytes };
+        self.share.resize(self.bytes.capacity());
+    }
+
+    /// Adds data to the bytes, for which at most `whole` bytes of capacity are needed.
+    pub(super) fn append(&mut self, data: &[u8], whole: Option<usize>, stats: &Stats) -> Result<(), Failure> {
+        let length = self.bytes.len() + data.len();
+        if self.bytes.capacity() < length {
+            let capacity = length.next_power_of_two().max(64).min(whole.unwrap_or(usize::MAX).max(length));
+            if !self.share.resize(capacity) {
+                stats.service().refused(RejectReason::InflightBytes).increment();
+                let message = "unfinished messages have reached the memory limit (GRPC_MAX_INFLIGHT_BYTES)";
+                return Err(Status::resource_exhausted(message).into());
+            }
+            self.bytes.reserve_exact(capacity.saturating_sub(self.bytes.len()));
+        }
+        self.bytes.extend_from_slice(data);
+        count(Work::Copied, data.len());
+        Ok(())
+    }
+
     fn add(&mut self, data: &[u8], rpc: Rpc, calls: &Calls) -> Result<(), Failure> {
         // The length is judged before anything is reserved for it.
         if self.bytes.is_empty() {

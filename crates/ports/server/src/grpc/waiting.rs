@@ -180,29 +180,3 @@ impl Wake for Signal {
         }
     }
 }
-
-/// A future within a task that is polled only if it was woken itself.
-pub(super) struct Signaled<F> {
-    future: F,
-    signal: Arc<Signal>,
-    /// The waker of the task at the last poll.
-    task: Option<Waker>,
-}
-
-impl<F: Future + Unpin> Signaled<F> {
-    pub(super) fn new(future: F) -> Self {
-        Self { future, signal: Arc::default(), task: None }
-    }
-
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<F::Output> {
-        let is_known = self.task.as_ref().is_some_and(|task| task.will_wake(context.waker()));
-        if !is_known {
-            self.signal.register(context.waker());
-            self.task = Some(context.waker().clone());
-        } else if !self.signal.take() {
-            return Poll::Pending;
-        }
-        let waker = self.signal.clone().into();
-        Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
-    }
-}

@@ -48,119 +48,130 @@ impl Lifetime {
     }
 }
 
+/// What a connection waits for until a time.
+#[derive(Clone, Copy)]
+enum Deadline {
+    /// The peer's side is closed.
+    Linger,
+    /// The preface and the first SETTINGS are complete.
+    Preface,
+    /// The frame or header block is complete.
+    Frame,
+    /// The peer has read what was written.
+    Unread,
+    /// The peer has opened its windows for the oldest response.
+    Blocked,
+    /// Open requests of a connection that is closing have ended.
+    Grace,
+    /// The PING is acknowledged.
+    Pong,
+    /// The messages of calls are complete.
+    Calls,
+    /// The next PING of an idle connection.
+    Ping,
+    Age,
+    FinalGoaway,
+}
+
 impl<S: Socket> Driver<S> {
     /// Sets the timer for the next [`tick`](Self::tick); true if that is due now.
     pub(super) fn poll_timer(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(due) = self.due() else { return false };
+        let Some(due) = self.deadlines().into_iter().filter_map(|(_, at)| at).min() else { return false };
         if due <= self.calls.now {
-            self.timer_at = None;
             return true;
         }
-        if self.timer_at.is_none_or(|at| due < at || at <= self.calls.now) {
-            self.timer_at = Some(due);
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due.into())));
-            timer.as_mut().reset(due.into());
-            // One poll is enough: it stores the waker of this task.
-            return pin!(unconstrained(timer.as_mut())).poll(context).is_ready();
+        if let Some(timer) = &self.timer {
+            let set = timer.deadline().into_std();
+            // An early wake-up sets it again.
+            if self.calls.now < set && set <= due {
+                return false;
+            }
         }
-        false
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due.into())));
+        timer.as_mut().reset(due.into());
+        // One poll is enough: it stores the waker of this task.
+        pin!(unconstrained(timer.as_mut())).poll(context).is_ready()
     }
 
-    /// The time of the next [`tick`](Self::tick).
-    fn due(&self) -> Option<Instant> {
+    /// All deadlines, those that close the connection first.
+    fn deadlines(&self) -> [(Deadline, Option<Instant>); 11] {
         let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
-        let in_stage = match self.stage {
-            Stage::Serving if self.http.awaits_preface() => Some(self.preface_deadline()),
-            Stage::Serving => {
-                [self.calls.due, self.incomplete_due(), self.blocked_due].into_iter().flatten().min()
-            }
-            Stage::Ending => None,
+        let is_serving = self.stage == Stage::Serving;
+        let is_open = is_serving && !self.http.awaits_preface();
+        let linger_end = match self.stage {
             Stage::Lingering(end) => Some(end),
+            Stage::Serving | Stage::Ending => None,
         };
-        let alive = match self.pinged {
-            Some(pinged) => Some(after(pinged, keepalive_timeout)),
-            None if self.stage == Stage::Serving => {
-                keepalive_interval.map(|interval| after(self.last_read, interval))
-            }
-            None => None,
-        };
-        let unread = self.unread.map(|(since, _)| after(since, STALLED));
-        let mut due = [in_stage, alive, unread, self.age, None];
-        if let Some(left) = self.left {
-            due[3] = self.http.has_announced_goaway().then(|| after(left, FINAL_GOAWAY));
-            due[4] = grace.map(|grace| after(left, grace));
-        }
-        due.into_iter().flatten().min()
+        let next_ping = keepalive_interval.map(|interval| after(self.last_read, interval));
+        let final_goaway = self.left.filter(|_| self.http.has_announced_goaway());
+        [
+            (Deadline::Linger, linger_end),
+            (Deadline::Preface, (is_serving && !is_open).then(|| self.preface_deadline())),
+            (Deadline::Frame, self.frame_deadline().filter(|_| is_open)),
+            (Deadline::Unread, self.unread.map(|(since, _)| after(since, STALLED))),
+            (Deadline::Blocked, self.blocked_due.filter(|_| is_open)),
+            (Deadline::Grace, self.left.zip(grace).map(|(left, grace)| after(left, grace))),
+            (Deadline::Pong, self.pinged.map(|pinged| after(pinged, keepalive_timeout))),
+            (Deadline::Calls, self.calls.due.filter(|_| is_open)),
+            (Deadline::Ping, next_ping.filter(|_| is_serving && self.pinged.is_none())),
+            (Deadline::Age, self.age.filter(|_| is_serving && self.left.is_none())),
+            (
+                Deadline::FinalGoaway,
+                final_goaway.filter(|_| is_serving).map(|left| after(left, FINAL_GOAWAY)),
+            ),
+        ]
     }
 
-    /// Handles timeouts; false if the connection has ended.
+    /// Handles the deadlines that have passed; false if the connection has ended.
     pub(super) fn tick(&mut self) -> bool {
         let now = self.calls.now;
-        let past = |moment: Option<Instant>| moment.is_some_and(|moment| moment <= now);
-        let Lifetime { grace, keepalive_interval, keepalive_timeout, .. } = self.lifetime;
-        let is_stalled = self.is_stalled();
-        let over = match self.stage {
-            Stage::Lingering(end) => end <= now,
-            Stage::Serving if self.http.awaits_preface() && self.preface_deadline() <= now => {
-                self.activity.handle.count(ConnectionClosed::PrefaceTimeout);
-                true
+        for (deadline, at) in self.deadlines() {
+            if at.is_none_or(|at| at > now) {
+                continue;
             }
-            Stage::Serving if past(self.incomplete_due()) => {
-                self.activity.handle.count(ConnectionClosed::ReadTimeout);
-                true
+            match deadline {
+                Deadline::Linger | Deadline::Grace | Deadline::Pong => return false,
+                Deadline::Preface => return self.close(ConnectionClosed::PrefaceTimeout),
+                Deadline::Frame => return self.close(ConnectionClosed::ReadTimeout),
+                Deadline::Unread => return self.close(ConnectionClosed::WriteTimeout),
+                Deadline::Blocked => {
+                    // Others may be blocked since.
+                    self.blocked_due = self.http.oldest_blocked().map(|oldest| after(oldest, STALLED));
+                    if self.blocked_due.is_some_and(|due| due <= now) {
+                        return self.close(ConnectionClosed::WriteTimeout);
+                    }
+                }
+                Deadline::Calls => {
+                    self.calls.check_unfinished(&mut self.http);
+                    self.note_requests(self.last_read);
+                }
+                Deadline::Ping => {
+                    self.http.send_ping();
+                    self.pinged = Some(now);
+                }
+                Deadline::Age => self.leave(now),
+                Deadline::FinalGoaway => self.http.send_final_goaway(),
             }
-            _ if is_stalled => {
-                self.activity.handle.count(ConnectionClosed::WriteTimeout);
-                true
-            }
-            _ => false,
-        };
-        if over
-            || past(self.pinged.map(|pinged| after(pinged, keepalive_timeout)))
-            || past(self.left.zip(grace).map(|(left, grace)| after(left, grace)))
-        {
-            return false;
-        }
-        if self.stage != Stage::Serving {
-            return true;
-        }
-        self.calls.check_unfinished(&mut self.http);
-        if !self.http.awaits_preface() {
-            self.note_requests(self.last_read);
-        }
-        if self.left.is_none() && past(self.age) {
-            self.leave(now);
-        }
-        if self.http.has_announced_goaway() && past(self.left.map(|left| after(left, FINAL_GOAWAY))) {
-            self.http.send_final_goaway();
-        }
-        if self.pinged.is_none() && past(keepalive_interval.map(|interval| after(self.last_read, interval))) {
-            self.http.send_ping();
-            self.pinged = Some(now);
         }
         true
     }
 
+    /// Counts a connection that is closed for this reason; false, as it has ended.
+    fn close(&self, reason: ConnectionClosed) -> bool {
+        self.activity.handle.count(reason);
+        false
+    }
+
     /// The deadline of an incomplete frame or header block, unless it is ours to read on.
-    fn incomplete_due(&self) -> Option<Instant> {
+    fn frame_deadline(&self) -> Option<Instant> {
         let is_ours = self.http.is_interrupted() || self.unwritten() > MAX_UNWRITTEN;
-        let since = self.incomplete.filter(|_| !is_ours && !self.http.awaits_preface())?;
+        let since = self.incomplete.filter(|_| !is_ours)?;
         Some(after(since, self.calls.calls.receive_timeout))
     }
 
     fn preface_deadline(&self) -> Instant {
         let end = after(self.opened, PREFACE_TIMEOUT);
         self.left.map_or(end, |left| end.min(after(left, LAST_PREFACE)))
-    }
-
-    /// True if the peer has not read its responses in time.
-    fn is_stalled(&mut self) -> bool {
-        let now = self.calls.now;
-        if self.blocked_due.is_some_and(|due| due <= now) {
-            self.blocked_due = self.http.oldest_blocked().map(|oldest| after(oldest, STALLED));
-        }
-        let unread = self.unread.map(|(since, _)| after(since, STALLED));
-        [unread, self.blocked_due].into_iter().flatten().any(|due| due <= now)
     }
 }
 

@@ -226,7 +226,7 @@ impl Served {
         }
         self.calls.poll(&mut self.http, &Context::from_waker(Waker::noop()));
         self.calls.check_unfinished(&mut self.http);
-        self.calls.quiet_streams(&mut self.http);
+        self.calls.streaming.quiet(&mut self.http);
         Ok(taken)
     }
 }
