@@ -1,11 +1,10 @@
 //! The state that a gRPC connection reports to the registry: whether it has sent its preface, and whether a request is
 //! open.
 //!
-//! `worker` makes an [`GrpcActivity`] for each connection. `driver` knows both states itself; the tonic `reference` reports
+//! `worker` makes a [`GrpcActivity`] for each connection. `driver` knows both states itself; the tonic `reference` reports
 //! the preface, and holds an [`OpenRequest`] for each request.
 
 use std::{
-    future,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -13,10 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::time::sleep;
-
 use crate::connections::Handle;
-use metrics::{ConnectionClosed, Stats};
+use metrics::Stats;
 
 /// The time limit for a peer's preface and first SETTINGS.
 pub(super) const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,15 +31,6 @@ impl GrpcActivity {
         of_worker.fetch_add(1, Ordering::Relaxed);
         stats.service().connections_accepted.increment();
         Self { handle, of_worker, stats, requests: AtomicUsize::new(0) }
-    }
-
-    /// Completes, and is counted, if no preface arrived in time.
-    pub(super) async fn preface_timeout(&self) {
-        sleep(PREFACE_TIMEOUT).await;
-        if !self.handle.is_silent() {
-            future::pending::<()>().await;
-        }
-        self.handle.count(ConnectionClosed::PrefaceTimeout);
     }
 }
 

@@ -6,9 +6,9 @@
 
 use std::{
     convert::Infallible,
-    future::Future,
-    io,
-    pin::Pin,
+    future::{self, Future},
+    io::Cursor,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Instant,
@@ -18,35 +18,31 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _, stream};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message as _;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    sync::{mpsc, watch},
-    task::JoinHandle,
-    time::timeout_at,
+    io::AsyncReadExt as _,
+    sync::watch,
+    time::{sleep, timeout, timeout_at},
 };
-use tonic::{
-    Status,
-    body::Body,
-    server::NamedService,
-    service::Routes,
-    transport::server::{Connected, Server},
-};
+use tonic::{Status, body::Body, server::NamedService, service::Routes};
 use tonic_health::{ServingStatus, server::HealthReporter};
 use tower_service::Service;
 
-use super::settings::Settings;
 use super::{
     Parts,
-    activity::{GrpcActivity, OpenRequest},
+    activity::{GrpcActivity, OpenRequest, PREFACE_TIMEOUT},
     driver::Lifetime,
     framing::{self, PREFIX},
     head::grpc_timeout,
     quota_stream::{QuotaParts, QuotaStream},
     request_head::{RequestHead, concluded, finish_span},
+    settings::Settings,
     status::{self, Failure},
 };
 use crate::{
+    connections::FAREWELL,
     health::{self, Health},
     socket::Socket,
     traced,
@@ -55,7 +51,7 @@ use crate::{
 use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked, caught};
 use limiter::{Decided, Limiter};
-use metrics::{Method, Stats};
+use metrics::{ConnectionClosed, Method, Stats};
 use proto::{
     self,
     envoy::service::{
@@ -70,26 +66,24 @@ use proto::{
     },
 };
 
-/// Serves the connections of a worker with tonic's server.
+/// The size of the preface and the header of the first SETTINGS.
+const PREFACE: usize = 24 + 9;
+
+/// Serves the connections of a worker with tonic's services, on hyper's HTTP/2 as tonic's own server does. That one has no
+/// means to close a single connection with a GOAWAY.
 pub(super) struct Reference {
-    connections: mpsc::UnboundedSender<Connection>,
+    routes: Routes,
+    http: http2::Builder<TokioExecutor>,
+    lifetime: Lifetime,
 }
 
 impl Reference {
-    /// Starts a server on the calling thread's [`LocalSet`](tokio::task::LocalSet). The handle completes when
-    /// `drain` has turned true and every connection is closed.
-    pub(super) fn start(
+    pub(super) fn new(
         settings: &Settings,
         parts: &Parts,
         aux: Routes,
-        mut drain: watch::Receiver<bool>,
-    ) -> (Self, JoinHandle<()>) {
-        let (connections, mut incoming) = mpsc::unbounded_channel();
-        let incoming = stream::poll_fn(move |context| {
-            incoming
-                .poll_recv(context)
-                .map(|connection: Option<Connection>| connection.map(Ok::<_, io::Error>))
-        });
+        drain: &watch::Receiver<bool>,
+    ) -> Self {
         let service = Checked {
             inner: RateLimitServiceServer::new(RateLimit::new(parts.limiter.clone(), parts.tracer.clone()))
                 // `Checked` has already rejected larger ones.
@@ -105,39 +99,57 @@ impl Reference {
         };
         let quotas = RateLimitQuotaServiceServer::new(Division { parts, drain: drain.clone() })
             .max_decoding_message_size(settings.max_request_bytes.min(MAX_REPORT));
-        let Lifetime { age, keepalive_interval, keepalive_timeout, .. } = Lifetime::new(settings);
-        let mut server = Server::builder()
+        let lifetime = Lifetime::new(settings);
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
             .max_concurrent_streams(settings.max_concurrent_streams)
-            .http2_keepalive_interval(keepalive_interval)
-            .http2_keepalive_timeout(Some(keepalive_timeout));
-        // Without `max_connection_age_grace`: with it, tonic 0.14 sends no GOAWAY before it closes the connection.
-        if let Some(age) = age {
-            server = server.max_connection_age(age);
-        }
-        let router = server.add_routes(aux.add_service(service).add_service(quotas));
-        let serving = tokio::task::spawn_local(async move {
-            let drained = async move {
-                // An error means that the sender is dropped, which ends the server too.
-                let _ = drain.wait_for(|drain| *drain).await;
-            };
-            // Only a listener can fail, and this one is a channel.
-            let _ = router.serve_with_incoming_shutdown(incoming, drained).await;
-        });
-        (Self { connections }, serving)
+            .keep_alive_interval(lifetime.keepalive_interval)
+            .keep_alive_timeout(lifetime.keepalive_timeout);
+        Self { routes: aux.add_service(service).add_service(quotas), http, lifetime }
     }
 
-    pub(super) fn serve(&self, io: impl Socket + 'static, activity: Arc<GrpcActivity>) {
-        let watched = activity.clone();
-        // tonic cannot send a GOAWAY on a single connection, so a connection that makes room reads an end of file.
-        let ending = Box::pin(async move {
-            tokio::select! {
-                _ = watched.handle.closing() => {}
-                () = watched.preface_timeout() => {}
-            }
+    /// Serves a connection until it ends; `drain` turns true to end it.
+    pub(super) async fn serve(
+        &self,
+        mut io: impl Socket + 'static,
+        activity: Arc<GrpcActivity>,
+        mut drain: watch::Receiver<bool>,
+    ) {
+        let mut preface = [0; PREFACE];
+        let read = tokio::select! {
+            read = timeout(PREFACE_TIMEOUT, io.read_exact(&mut preface)) => read,
+            _ = activity.handle.closing() => return,
+        };
+        match read {
+            Ok(Ok(_)) => activity.handle.ready(Instant::now()),
+            Ok(Err(_)) => return,
+            Err(_) => return activity.handle.count(ConnectionClosed::PrefaceTimeout),
+        }
+        let (reader, writer) = tokio::io::split(io);
+        let io = TokioIo::new(tokio::io::join(Cursor::new(preface).chain(reader), writer));
+        let (routes, of_requests) = (self.routes.clone(), activity.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(of_requests.clone());
+            routes.clone().call(request.map(Body::new))
         });
-        let connection = Connection { io: Box::new(io), read: 0, activity, ending: Some(ending) };
-        // A server that has drained drops late connections.
-        let _ = self.connections.send(connection);
+        let mut connection = pin!(self.http.serve_connection(io, service));
+        let old = async {
+            match self.lifetime.age {
+                Some(age) => sleep(age).await,
+                None => future::pending().await,
+            }
+        };
+        let grace = tokio::select! {
+            _ = connection.as_mut() => return,
+            _ = drain.wait_for(|drain| *drain) => self.lifetime.grace,
+            () = old => self.lifetime.grace,
+            _ = activity.handle.closing() => Some(FAREWELL),
+        };
+        connection.as_mut().graceful_shutdown();
+        let _ = match grace {
+            Some(grace) => timeout(grace, connection).await,
+            None => Ok(connection.await),
+        };
     }
 }
 
@@ -341,79 +353,6 @@ async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes
         }
     }
     if length == Some(data.len()) { Ok(data.freeze()) } else { Err(status::truncated().into()) }
-}
-
-/// TCP, a unix socket, or TLS on either.
-/// The size of the preface and the header of the first SETTINGS.
-const PREFACE: usize = 24 + 9;
-
-struct Connection {
-    io: Box<dyn Socket>,
-    /// The number of bytes read, up to the preface.
-    read: usize,
-    activity: Arc<GrpcActivity>,
-    /// Completes when the service closes the connection; `None` afterwards.
-    ending: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-}
-
-impl Connected for Connection {
-    type ConnectInfo = Arc<GrpcActivity>;
-
-    fn connect_info(&self) -> Arc<GrpcActivity> {
-        self.activity.clone()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        into: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.ending.as_mut().is_none_or(|ending| ending.as_mut().poll(context).is_ready()) {
-            self.ending = None;
-            return Poll::Ready(Ok(()));
-        }
-        let before = into.filled().len();
-        let read = Pin::new(&mut self.io).poll_read(context, into);
-        if self.read < PREFACE {
-            self.read += into.filled().len() - before;
-            if self.read >= PREFACE {
-                self.activity.handle.ready(Instant::now());
-            }
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
 }
 
 /// The router of the other services, shared by all workers: health checks, reflection, and the response to unknown methods.

@@ -314,23 +314,26 @@ fn a_connection_that_was_reset_is_not_read() {
 
 #[test]
 fn a_lingering_connection_does_not_spin() {
-    run(async {
-        let keepalive = Some(Duration::from_millis(20));
-        let mut client = Client::connect(Lifetime { keepalive_interval: keepalive, ..NO_LIFETIME }).await;
-        client.settle().await;
-        // The peer sends a GOAWAY and does not close its side.
-        client.send(7, 0, 0, &[0; 8]).await;
-        let mut rest = Vec::new();
-        timeout(Duration::from_secs(20), client.io.read_to_end(&mut rest)).await.unwrap().unwrap();
-        let (reads, begun) = (client.reads.load(Relaxed), Instant::now());
-        while !client.ended.get() {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it never closes");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert!(begun.elapsed() > Duration::from_millis(500), "it waits for the peer to close");
-        let reads = client.reads.load(Relaxed) - reads;
-        assert!(reads < 20, "{reads} reads");
-    });
+    let keepalive_interval = Some(Duration::from_millis(20));
+    let age = Some(Duration::from_millis(300));
+    for lifetime in [Lifetime { keepalive_interval, ..NO_LIFETIME }, Lifetime { age, ..NO_LIFETIME }] {
+        run(async {
+            let mut client = Client::connect(lifetime).await;
+            client.settle().await;
+            // The peer sends a GOAWAY and does not close its side.
+            client.send(7, 0, 0, &[0; 8]).await;
+            let mut rest = Vec::new();
+            timeout(Duration::from_secs(20), client.io.read_to_end(&mut rest)).await.unwrap().unwrap();
+            let (reads, begun) = (client.reads.load(Relaxed), Instant::now());
+            while !client.ended.get() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "it never closes");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert!(begun.elapsed() > Duration::from_millis(500), "it waits for the peer to close");
+            let reads = client.reads.load(Relaxed) - reads;
+            assert!(reads < 20, "{lifetime:?}: {reads} reads");
+        });
+    }
 }
 
 #[test]

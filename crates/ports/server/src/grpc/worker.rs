@@ -23,7 +23,7 @@ use tokio::{
     net::{TcpStream, UnixStream},
     runtime,
     sync::{Mutex as AsyncMutex, mpsc, watch},
-    task::{JoinHandle, JoinSet, LocalSet, yield_now},
+    task::{JoinSet, LocalSet, yield_now},
 };
 use tonic::service::Routes;
 
@@ -76,7 +76,6 @@ impl Workers {
         let is_reference = settings.implementation == GrpcServer::Tonic;
         let routes = is_reference.then(|| reference::routes(&parts.health));
         let streaming = Budget::new(settings.max_connections);
-        let budget = parts.inflight.clone();
         let (drain, draining) = watch::channel(false);
         let (end, ending) = watch::channel(false);
         let (busy, drained) = mpsc::channel(1);
@@ -86,15 +85,16 @@ impl Workers {
         for number in 0..settings.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
             let (settings, parts, routes) = (settings.clone(), parts.clone(), routes.clone());
-            let (budgets, busy) = ([budget.clone(), streaming.clone()], busy.clone());
+            let busy = busy.clone();
+            let streaming = streaming.clone();
             let (drain, mut end, cut) = (draining.clone(), ending.clone(), cut.clone());
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 metrics::shard::assign();
                 panics::name_thread(Boundary::GrpcConnection);
                 LocalSet::new().block_on(&runtime, async {
-                    let (serving, reference) = Serving::new(&settings, &parts, routes, budgets, &drain);
-                    let left = work(serving, reference, receiver, drain, drain_timeout).await;
+                    let serving = Serving::new(&settings, &parts, routes, streaming, &drain);
+                    let left = work(serving, receiver, drain, drain_timeout).await;
                     cut.fetch_add(left, Ordering::Relaxed);
                     drop(busy);
                     let _ = end.wait_for(|end| *end).await;
@@ -169,7 +169,6 @@ impl Workers {
 /// number of those that are left.
 async fn work(
     serving: Serving,
-    reference: Option<JoinHandle<()>>,
     mut assigned: mpsc::UnboundedReceiver<Assigned>,
     drain: watch::Receiver<bool>,
     drain_timeout: Duration,
@@ -181,12 +180,7 @@ async fn work(
         receive(&serving, &mut connections, &mut assigned, &mut arrivals, drain.clone()).await;
     })
     .await;
-    let finish = async {
-        while connections.join_next().await.is_some() {}
-        if let Some(ended) = reference {
-            let _ = ended.await;
-        }
-    };
+    let finish = async { while connections.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(drain_timeout, finish).await;
     connections.len()
 }
@@ -283,8 +277,9 @@ async fn serve_http2(
     serving: Serving,
     drain: watch::Receiver<bool>,
 ) {
-    if let Some(reference) = &serving.reference {
-        return reference.serve(stream, activity);
+    if let Some(reference) = serving.reference {
+        // On the heap, so that other connections do not have its size.
+        return Box::pin(async move { reference.serve(stream, activity, drain).await }).await;
     }
     driver::serve(stream, serving.calls, serving.config, serving.lifetime, drain, activity).await;
 }
@@ -315,11 +310,10 @@ impl Serving {
         settings: &Settings,
         parts: &Parts,
         routes: Option<Routes>,
-        [budget, streaming]: [Arc<Budget>; 2],
+        streaming: Arc<Budget>,
         drain: &watch::Receiver<bool>,
-    ) -> (Self, Option<JoinHandle<()>>) {
-        let start = |routes| Reference::start(settings, parts, routes, drain.clone());
-        let (reference, ended) = routes.map(start).unzip();
+    ) -> Self {
+        let budget = parts.inflight.clone();
         let config = Config { max_streams: settings.max_concurrent_streams, budget: budget.clone() };
         let calls = Rc::new(Calls {
             limiter: parts.limiter.clone(),
@@ -333,8 +327,13 @@ impl Serving {
             health: parts.health.changes(),
             buffers: Cell::default(),
         });
-        let (reference, tls) = (reference.map(Rc::new), parts.tls.clone());
-        (Self { reference, tls, calls, config, lifetime: Lifetime::new(settings) }, ended)
+        Self {
+            reference: routes.map(|routes| Rc::new(Reference::new(settings, parts, routes, drain))),
+            tls: parts.tls.clone(),
+            calls,
+            config,
+            lifetime: Lifetime::new(settings),
+        }
     }
 }
 
