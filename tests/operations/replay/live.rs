@@ -228,7 +228,7 @@ fn replayed(log: &Path, cache_bytes: usize) -> Vec<(String, Seen)> {
     let bytes = Box::new(fs::File::open(log).unwrap());
     let logs = vec![Log { name: log.display().to_string(), bytes }];
     let (rules, against, access_log) = (side(), Some(side()), None);
-    let replay = Replay { logs, access_log, rules, against, from: None, to: None, suggest: None, threads: 2 };
+    let replay = Replay { logs, access_log, rules, against, from: None, to: None, suggest: None };
     let mut answers = Vec::new();
     let report = replay.run(&mut |decision| {
         answers.push((format!("{:?}", decision.request), seen_in_replay(&decision.answer)));

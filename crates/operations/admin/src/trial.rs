@@ -179,7 +179,6 @@ fn replayed(recording: Recording, rules: Decider, now: Decider) -> Result<Report
         from: None,
         to: None,
         suggest: None,
-        threads: 1,
     };
     replay.run(&mut |_| {}).map_err(|error| match error {
         Failed::Unreadable(error) => failed(&error.to_string()),

@@ -2,8 +2,9 @@
 //!
 //! A [`Block`] is filled on one thread and decided on another. Its requests borrow their texts from it.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use clock::Time;
@@ -12,10 +13,10 @@ use limiter::{Descriptor, Entry, LimitOverride, Request};
 /// The range of a text among those of the block.
 type Span = (u32, u32);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Block {
-    /// The index of its log.
-    pub(crate) log: usize,
+    /// The name of its log.
+    pub(crate) log: Arc<str>,
     /// The number of its first line, from 1.
     pub(crate) first_line: u64,
     texts: String,
@@ -25,20 +26,46 @@ pub(crate) struct Block {
     pub(crate) notes: LogNotes,
 }
 
-/// What was read beside the requests.
-#[derive(Clone, PartialEq, Debug, Default)]
+/// What is to be known about logs beside their requests.
+#[derive(Serialize, Clone, PartialEq, Debug, Default)]
 pub struct LogNotes {
-    /// Requests that are older than the window allows, which are not decided.
+    /// Requests that are older than the sorting window allows, which were not decided.
     pub late: u64,
-    /// The log and the line of the first of them.
-    pub first_late: Option<(usize, u64)>,
+    /// `LOG:LINE` of the first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_late: Option<String>,
     /// Requests that the service did not record, because there were too many.
     pub missing: u64,
     /// Lines of access logs for which Envoy sends no request, since no descriptor has all of its values.
     pub without_descriptors: u64,
-    /// Operators of which access logs have no value, with the number of descriptors that need them.
-    pub unlogged: BTreeMap<String, u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unlogged: Vec<Unlogged>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sample: Option<Sample>,
+}
+
+/// An operator of `--descriptor` of which an access log has no value.
+#[derive(Serialize, Clone, PartialEq, Eq, Debug)]
+pub struct Unlogged {
+    pub operator: String,
+    /// Descriptors that need it.
+    pub dropped: u64,
+}
+
+/// The share of the requests that a log has.
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct Sample {
+    pub by: SampledBy,
+    pub rate: f64,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum SampledBy {
+    /// By a hash of the key, so that a key has all of its requests or none.
+    Key,
+    Request,
 }
 
 impl LogNotes {
@@ -46,22 +73,23 @@ impl LogNotes {
     pub(crate) fn add(&mut self, block: Self) {
         self.missing = self.missing.saturating_add(block.missing);
         self.without_descriptors += block.without_descriptors;
-        for (operator, count) in block.unlogged {
-            *self.unlogged.entry(operator).or_default() += count;
+        for Unlogged { operator, dropped } in block.unlogged {
+            self.add_unlogged(operator, dropped);
         }
         // A sample by request is the weaker one: what it has is not whole.
         self.sample = match (self.sample, block.sample) {
-            (Some(known), Some(new)) if known.by_key => Some(new),
+            (Some(Sample { by: SampledBy::Key, .. }), Some(new)) => Some(new),
             (known, new) => known.or(new),
         };
     }
-}
 
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Sample {
-    /// By a hash of the key, so that a key has all of its requests or none.
-    pub by_key: bool,
-    pub rate: f64,
+    /// Adds descriptors that were dropped because the log does not have this operator.
+    pub(crate) fn add_unlogged(&mut self, operator: String, dropped: u64) {
+        match self.unlogged.iter_mut().find(|known| known.operator == operator) {
+            Some(known) => known.dropped += dropped,
+            None => self.unlogged.push(Unlogged { operator, dropped }),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -91,7 +119,7 @@ struct DescriptorAt {
 )]
 impl Block {
     /// A block for the requests of lines of so many bytes.
-    pub(crate) fn new(log: usize, first_line: u64, bytes: usize) -> Self {
+    pub(crate) fn new(log: Arc<str>, first_line: u64, bytes: usize) -> Self {
         // A line of one descriptor has about a hundred bytes, a fifth of them texts.
         let likely = bytes / 100;
         Self {
@@ -101,7 +129,7 @@ impl Block {
             descriptors: Vec::with_capacity(likely),
             requests: Vec::with_capacity(likely),
             texts: String::with_capacity(bytes / 5),
-            ..Self::default()
+            notes: LogNotes::default(),
         }
     }
 

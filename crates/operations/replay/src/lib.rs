@@ -2,7 +2,7 @@
 //! done.
 //!
 //! ```text
-//! Log ─▶ read (blocks, on all cores) ─▶ order (by time) ─▶ Decider::decide (rules, and others to compare) ─▶ Report
+//! Log ─▶ read (blocks, a thread a log) ─▶ order (by time) ─▶ Decider::decide (rules, and others to compare) ─▶ Report
 //!          └ line, or access_log                                       └ tally, changes
 //! ```
 //!
@@ -32,18 +32,18 @@ use std::{
 
 pub use self::{
     access_log::{AccessLog, Format, Template},
-    block::{LogNotes, Sample},
+    block::{LogNotes, Sample, SampledBy, Unlogged},
+    changes::Slot,
     decider::Decider,
     order::WINDOW,
     read::{Log, Unreadable},
-    report::{KeyReport, LimitReport, Report, RuleReport, SlotReport, UnloggedReport, UseReport},
+    report::{KeyReport, LimitReport, Report, RuleReport, UseReport},
     share::Share,
 };
 use self::{
-    changes::{Changes, Slot, Timeline},
+    changes::{Changes, Timeline},
     order::Ordered,
-    read::{Pool, ReadLine},
-    report::Replayed,
+    read::Blocks,
 };
 use clock::Time;
 use limiter::{Answer, Code, Request, RequestError};
@@ -60,8 +60,6 @@ pub struct Replay {
     pub to: Option<Time>,
     /// The share of keys that a suggested limit refuses.
     pub suggest: Option<Share>,
-    /// Threads that read.
-    pub threads: usize,
 }
 
 #[derive(Debug)]
@@ -93,15 +91,10 @@ pub struct Decision<'a, 'm> {
 impl Replay {
     /// Replays the logs, and shows each decision.
     pub fn run(self, show: &mut dyn FnMut(&Decision<'_, '_>)) -> Result<Report, Failed> {
-        let Self { logs, access_log, mut rules, mut against, from, to, suggest, threads } = self;
+        let Self { logs, access_log, mut rules, mut against, from, to, suggest } = self;
         let read = Arc::new(AtomicU64::new(0));
-        let read_line: ReadLine = match access_log {
-            Some(log) => Arc::new(move |block, line, number| log.read(block, line, number)),
-            None => Arc::new(line::read),
-        };
-        let names: Vec<String> = logs.iter().map(|log| log.name.clone()).collect();
-        let pool = Pool::start(threads, &read_line).map_err(Failed::System)?;
-        let blocks = logs.into_iter().enumerate().map(|(index, log)| pool.read(index, log, read.clone()));
+        let access_log = access_log.map(Arc::new);
+        let blocks = logs.into_iter().map(|log| Blocks::start(log, access_log.clone(), read.clone()));
         let blocks = blocks.collect::<io::Result<Vec<_>>>().map_err(Failed::System)?;
         let mut ordered = Ordered::new(blocks);
         if let Some(other) = &against {
@@ -119,7 +112,7 @@ impl Replay {
             let hold = next.block.hold_of(next.index);
             let answer = outcome.decide(&request, hold, next.time, &mut rules, against.as_mut());
             let answer = answer.map_err(|error| Unreadable {
-                log: names.get(next.block.log).cloned().unwrap_or_default(),
+                log: next.block.log.to_string(),
                 line: Some(next.block.line(next.index)),
                 message: error.to_string(),
             })?;
@@ -129,34 +122,18 @@ impl Replay {
         if [Some(&rules), against.as_ref()].into_iter().flatten().any(Decider::has_evicted) {
             return Err(Failed::TooManyKeys);
         }
-        Ok(Report::new(&Replayed {
-            rules: &rules,
-            against: against.as_ref(),
-            refused: outcome.refused,
-            refusals: &outcome.refusals,
-            allowances: &outcome.allowances,
-            timeline: &outcome.timeline,
-            notes: &ordered.notes,
-            logs: &names,
-            suggest,
-        }))
+        Ok(Report::new(&rules, against.as_ref(), &outcome, ordered.notes, suggest))
     }
 }
 
 /// The outcome of the requests so far.
+#[derive(Default)]
 struct Outcome {
     requests: u64,
     refused: u64,
     refusals: Changes,
     allowances: Changes,
     timeline: Timeline,
-}
-
-impl Default for Outcome {
-    fn default() -> Self {
-        let (refusals, allowances) = Default::default();
-        Self { requests: 0, refused: 0, refusals, allowances, timeline: Timeline::new() }
-    }
 }
 
 impl Outcome {
@@ -180,10 +157,12 @@ impl Outcome {
         };
         self.requests += 1;
         self.refused += u64::from(is_refused);
-        self.timeline.note(
+        self.timeline.add(
             now,
             Slot {
+                time: now,
                 requests: 1,
+                admitted: u64::from(!is_refused),
                 refused: u64::from(is_refused),
                 newly_refused: u64::from(is_refused && !was_refused),
                 newly_allowed: u64::from(was_refused && !is_refused),

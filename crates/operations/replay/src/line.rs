@@ -28,7 +28,7 @@ struct Line<'a> {
     domain: Option<Cow<'a, str>>,
     #[serde(borrow)]
     descriptors: Option<Vec<DescriptorIn<'a>>>,
-    sample: Option<SampleIn>,
+    sample: Option<Sample>,
     /// The identity of what the request may hold.
     #[serde(borrow)]
     hold: Option<Cow<'a, str>>,
@@ -67,20 +67,6 @@ struct LimitIn {
     unit_multiplier: Option<u32>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SampleIn {
-    by: SampledBy,
-    rate: f64,
-}
-
-#[derive(Deserialize, PartialEq)]
-#[serde(rename_all = "lowercase")]
-enum SampledBy {
-    Key,
-    Request,
-}
-
 const DECISION_LOG: &str = "this is a line of the decision log (DECISION_LOG), which cannot be replayed: it has a line for \
     each descriptor instead of whole requests, cut and hidden values, and by default only refusals; record requests with \
     REQUEST_LOG";
@@ -96,7 +82,7 @@ pub(crate) fn read(block: &mut Block, line: &str, number: u32) -> Result<(), Str
         if !(sample.rate > 0.0 && sample.rate <= 1.0) {
             return Err(format!("sample.rate: expected a number above 0 and at most 1, got {}", sample.rate));
         }
-        block.notes.sample = Some(Sample { by_key: sample.by == SampledBy::Key, rate: sample.rate });
+        block.notes.sample = Some(*sample);
     }
     if let Some(missing) = line.missing {
         block.notes.missing = block.notes.missing.saturating_add(missing);
@@ -152,7 +138,7 @@ mod tests {
     use super::*;
 
     fn seen(line: &str) -> Result<String, String> {
-        let mut block = Block::new(0, 1, line.len());
+        let mut block = Block::new("log".into(), 1, line.len());
         read(&mut block, line, 0)?;
         let request = block.request(0);
         // `Debug` shows no values.
@@ -177,7 +163,7 @@ mod tests {
     #[test]
     fn holds_are_known_by_the_identity_in_the_log() {
         let line = r#"{"time":"2026-11-01T00:00:00Z","domain":"d","descriptors":[{"entries":[{"key":"hold_settle","value":"AAAA"}]}],"hold":"AAAA"}"#;
-        let mut block = Block::new(0, 1, line.len());
+        let mut block = Block::new("log".into(), 1, line.len());
         read(&mut block, line, 0).unwrap();
         let id = HoldId { random: block.hold_of(0).unwrap(), slots: smallvec![0] };
         assert_eq!(block.request(0).descriptors[0].entries[0].value, id.to_string());

@@ -4,12 +4,7 @@
 //! Each log is sorted within a window; a line that is older than what was already decided is late, and only counted.
 //! Several logs are merged, since they may be those of several replicas.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    mem,
-    rc::Rc,
-};
+use std::{collections::BTreeMap, mem, rc::Rc};
 
 use super::{
     block::{Block, LogNotes},
@@ -23,7 +18,6 @@ pub const WINDOW: u64 = 10_000_000;
 /// At most this many requests of a log wait for older ones, of about 150 bytes each.
 const MAX_WAITING: usize = 1 << 20;
 
-#[derive(Clone)]
 pub(crate) struct Next {
     pub(crate) time: Time,
     pub(crate) block: Rc<Block>,
@@ -32,52 +26,32 @@ pub(crate) struct Next {
 
 /// One log, sorted within the window.
 struct Sorted {
+    /// `None` at the end of the log.
     blocks: Option<Blocks>,
-    /// Requests that are not older than the one before them.
-    ordered: VecDeque<(Next, u64)>,
-    /// The others.
-    behind: BinaryHeap<Reverse<(Time, u64, Later)>>,
+    /// By their times, and those of one time in the order of the log.
+    waiting: BTreeMap<(Time, u64), Next>,
     newest: Time,
     /// The time of the last request that was returned.
     returned: Time,
     number: u64,
 }
 
-/// A request that is ordered by the fields before it.
-struct Later(Next);
-
-impl PartialEq for Later {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Later {}
-
-impl PartialOrd for Later {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Later {
-    fn cmp(&self, _: &Self) -> std::cmp::Ordering {
-        std::cmp::Ordering::Equal
-    }
-}
-
 impl Sorted {
     fn new(blocks: Blocks) -> Self {
-        let (newest, returned) = (Time::default(), Time::default());
-        let (ordered, behind) = (VecDeque::new(), BinaryHeap::new());
-        Self { blocks: Some(blocks), ordered, behind, newest, returned, number: 0 }
+        Self {
+            blocks: Some(blocks),
+            waiting: BTreeMap::new(),
+            newest: Time::default(),
+            returned: Time::default(),
+            number: 0,
+        }
     }
 
     /// Reads until the oldest request cannot be preceded by another.
     fn fill(&mut self, notes: &mut LogNotes) -> Result<(), Unreadable> {
         while !self.is_ready() {
             let Some(blocks) = &mut self.blocks else { return Ok(()) };
-            match blocks.next().transpose()? {
+            match blocks.next()? {
                 Some(block) => self.take(block, notes),
                 None => self.blocks = None,
             }
@@ -87,8 +61,7 @@ impl Sorted {
 
     fn is_ready(&self) -> bool {
         self.oldest().is_some_and(|oldest| {
-            self.newest.micros() - oldest.micros() > WINDOW
-                || self.ordered.len() + self.behind.len() > MAX_WAITING
+            self.newest.micros() - oldest.micros() > WINDOW || self.waiting.len() > MAX_WAITING
         })
     }
 
@@ -96,40 +69,23 @@ impl Sorted {
         notes.add(mem::take(&mut block.notes));
         let block = Rc::new(block);
         for (index, time) in block.times().enumerate() {
-            let next = Next { time, block: block.clone(), index };
-            self.number += 1;
-            if time >= self.newest {
-                self.newest = time;
-                self.ordered.push_back((next, self.number));
-            } else if time >= self.returned {
-                self.behind.push(Reverse((time, self.number, Later(next))));
-            } else {
+            if time < self.returned {
                 notes.late += 1;
-                notes.first_late.get_or_insert_with(|| (block.log, block.line(index)));
+                notes.first_late.get_or_insert_with(|| format!("{}:{}", block.log, block.line(index)));
+                continue;
             }
+            self.number += 1;
+            self.newest = self.newest.max(time);
+            self.waiting.insert((time, self.number), Next { time, block: block.clone(), index });
         }
     }
 
     fn oldest(&self) -> Option<Time> {
-        let ordered = self.ordered.front().map(|(next, _)| next.time);
-        let behind = self.behind.peek().map(|Reverse((time, ..))| *time);
-        match (ordered, behind) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        self.waiting.first_key_value().map(|((time, _), _)| *time)
     }
 
     fn pop(&mut self) -> Option<Next> {
-        let is_behind = match (self.ordered.front(), self.behind.peek()) {
-            (Some((next, number)), Some(Reverse((time, other, _)))) => (*time, *other) < (next.time, *number),
-            (None, Some(_)) => true,
-            _ => false,
-        };
-        let next = if is_behind {
-            self.behind.pop().map(|Reverse((.., Later(next)))| next)
-        } else {
-            self.ordered.pop_front().map(|(next, _)| next)
-        }?;
+        let (_, next) = self.waiting.pop_first()?;
         self.returned = next.time;
         Some(next)
     }

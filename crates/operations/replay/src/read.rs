@@ -1,21 +1,21 @@
-//! Reads logs on all cores: one thread a log cuts it into blocks of whole lines, and a pool of threads reads their
-//! requests. [`Blocks`] returns them in the log's order.
+//! Reads logs, each on a thread of its own, ahead of the thread that decides: in blocks of whole lines, of which [`Blocks`]
+//! returns the requests.
 //!
 //! A log may be compressed by gzip or zstd. At most a few blocks of each log wait to be decided.
 
 use std::{
     fmt,
     io::{self, BufRead, BufReader, Read},
+    panic,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::{self, Receiver, Sender, SyncSender},
+        mpsc::{self, Receiver, SyncSender},
     },
-    thread,
+    thread::{self, JoinHandle},
 };
 
-use super::block::Block;
-use faults::mutex::lock;
+use super::{access_log::AccessLog, block::Block, line};
 
 /// Large enough that passing a block between threads costs nothing, and small enough that a hundred logs fit.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -30,9 +30,6 @@ pub struct Log {
     pub name: String,
     pub bytes: Box<dyn Read + Send>,
 }
-
-/// Adds the requests of a line, with the line's number, to the block.
-pub(crate) type ReadLine = Arc<dyn Fn(&mut Block, &str, u32) -> Result<(), String> + Send + Sync>;
 
 /// What cannot be read, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,64 +48,37 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Lines to be read, and where the result is sent.
-struct Job {
-    log: usize,
-    name: Arc<str>,
-    first_line: u64,
-    lines: Vec<u8>,
-    done: Sender<Result<Block, Unreadable>>,
+/// The blocks of one log, in its order, from the thread that reads it.
+pub(crate) struct Blocks {
+    blocks: Receiver<Block>,
+    reader: Option<JoinHandle<Result<(), Unreadable>>>,
 }
 
-pub(crate) struct Pool(Sender<Job>);
-
-impl Pool {
-    pub(crate) fn start(threads: usize, read_line: &ReadLine) -> io::Result<Self> {
-        let (jobs, queue) = mpsc::channel::<Job>();
-        let queue = Arc::new(Mutex::new(queue));
-        for _ in 0..threads.max(1) {
-            let (queue, read_line) = (queue.clone(), read_line.clone());
-            thread::Builder::new().name("replay-read".to_owned()).spawn(move || {
-                loop {
-                    let job = lock(&queue).recv();
-                    let Ok(Job { log, name, first_line, lines, done }) = job else { return };
-                    // Nobody waits for it if the replay has ended.
-                    let _ = done.send(read_lines(log, &name, first_line, lines, &read_line));
-                }
-            })?;
-        }
-        Ok(Self(jobs))
-    }
-
+impl Blocks {
     /// Starts to read a log. `read` counts its bytes as they are stored.
-    pub(crate) fn read(&self, log: usize, source: Log, read: Arc<AtomicU64>) -> io::Result<Blocks> {
-        let (parts, blocks) = mpsc::sync_channel(READ_AHEAD);
-        let name: Arc<str> = source.name.as_str().into();
-        let mut cutter = Cutter { log, name, line: 1, jobs: self.0.clone(), parts };
-        let bytes = Counted { bytes: source.bytes, read };
-        thread::Builder::new().name("replay-log".to_owned()).spawn(move || {
-            if let Err(error) = uncompressed(bytes).and_then(|bytes| cutter.cut(bytes)) {
-                let message = format!("cannot be read: {error}");
-                cutter.fail(message);
-            }
-        })?;
-        Ok(Blocks(blocks))
+    pub(crate) fn start(
+        log: Log,
+        access_log: Option<Arc<AccessLog>>,
+        read: Arc<AtomicU64>,
+    ) -> io::Result<Self> {
+        let (sender, blocks) = mpsc::sync_channel(READ_AHEAD);
+        let reader = Reader { log: log.name.into(), line: 1, access_log, blocks: sender };
+        let bytes = Counted { bytes: log.bytes, read };
+        let thread = thread::Builder::new().name("replay-log".to_owned());
+        Ok(Self { blocks, reader: Some(thread.spawn(move || reader.read(bytes))?) })
     }
-}
 
-/// The blocks of one log, in its order.
-pub(crate) struct Blocks(Receiver<Receiver<Result<Block, Unreadable>>>);
-
-impl Iterator for Blocks {
-    type Item = Result<Block, Unreadable>;
-
-    #[expect(
-        clippy::expect_used,
-        reason = "a thread of the pool sends a result for every job, unless it panics"
-    )]
-    fn next(&mut self) -> Option<Self::Item> {
-        let part = self.0.recv().ok()?;
-        Some(part.recv().expect("the result of a job"))
+    /// The next block; `None` at the end of the log.
+    pub(crate) fn next(&mut self) -> Result<Option<Block>, Unreadable> {
+        if let Ok(block) = self.blocks.recv() {
+            return Ok(Some(block));
+        }
+        match self.reader.take().map(JoinHandle::join) {
+            None => Ok(None),
+            Some(Ok(ended)) => ended.map(|()| None),
+            // It must not look like the end of the log.
+            Some(Err(panic)) => panic::resume_unwind(panic),
+        }
     }
 }
 
@@ -168,79 +138,70 @@ impl<R: BufRead> Read for Frames<R> {
     }
 }
 
-/// Cuts a log into blocks.
-struct Cutter {
-    log: usize,
-    name: Arc<str>,
+/// Reads a log block by block.
+struct Reader {
+    /// Its name.
+    log: Arc<str>,
+    /// The number of the next line.
     line: u64,
-    jobs: Sender<Job>,
-    parts: SyncSender<Receiver<Result<Block, Unreadable>>>,
+    /// `None` for a log of requests.
+    access_log: Option<Arc<AccessLog>>,
+    blocks: SyncSender<Block>,
 }
 
-impl Cutter {
-    fn cut(&mut self, mut bytes: Box<dyn Read>) -> io::Result<()> {
+impl Reader {
+    fn read(mut self, bytes: Counted) -> Result<(), Unreadable> {
+        let unreadable = |reader: &Self, error: io::Error| {
+            reader.unreadable(reader.line, format!("cannot be read: {error}"))
+        };
+        let mut bytes = uncompressed(bytes).map_err(|error| unreadable(&self, error))?;
         let mut lines = Vec::new();
         loop {
             let wanted = BLOCK_BYTES.saturating_sub(lines.len()).max(BLOCK_BYTES / 4);
-            let count = bytes.by_ref().take(wanted as u64).read_to_end(&mut lines)?;
-            if count == 0 {
+            let count = bytes.by_ref().take(wanted as u64).read_to_end(&mut lines);
+            if count.map_err(|error| unreadable(&self, error))? == 0 {
                 // The last line may have no end.
                 if !lines.is_empty() {
-                    self.send(lines);
+                    self.send(lines)?;
                 }
                 return Ok(());
             }
             let Some(last) = memchr::memrchr(b'\n', &lines) else {
                 if lines.len() > MAX_LINE_BYTES {
-                    self.fail(format!("the line is longer than {MAX_LINE_BYTES} bytes"));
-                    return Ok(());
+                    let message = format!("the line is longer than {MAX_LINE_BYTES} bytes");
+                    return Err(self.unreadable(self.line, message));
                 }
                 continue;
             };
             let rest = lines.split_off(last + 1);
-            if !self.send(std::mem::replace(&mut lines, rest)) {
+            if !self.send(std::mem::replace(&mut lines, rest))? {
                 return Ok(());
             }
         }
     }
 
-    /// Sends lines to the pool. False if the replay has ended.
-    fn send(&mut self, lines: Vec<u8>) -> bool {
-        let (done, part) = mpsc::channel();
-        let first_line = self.line;
-        self.line += memchr::memchr_iter(b'\n', &lines).count() as u64;
-        let job = Job { log: self.log, name: self.name.clone(), first_line, lines, done };
-        self.parts.send(part).is_ok() && self.jobs.send(job).is_ok()
-    }
-
-    /// Ends the log with an error at the next line.
-    fn fail(&mut self, message: String) {
-        let (done, part) = mpsc::channel();
-        let error = Unreadable { log: self.name.to_string(), line: Some(self.line), message };
-        // Nobody waits for it if the replay has ended.
-        let _ = done.send(Err(error));
-        let _ = self.parts.send(part);
-    }
-}
-
-fn read_lines(
-    log: usize,
-    name: &str,
-    first_line: u64,
-    lines: Vec<u8>,
-    read_line: &ReadLine,
-) -> Result<Block, Unreadable> {
-    let failed = |line: u64, message: String| Unreadable { log: name.to_owned(), line: Some(line), message };
-    // Callers choose values, and a proxy logs their bytes: an invalid one must not end a log of millions.
-    let lines = String::from_utf8(lines)
-        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
-    let text = if first_line == 1 { lines.strip_prefix('\u{feff}').unwrap_or(&lines) } else { &lines };
-    let mut block = Block::new(log, first_line, text.len());
-    for (line, number) in text.lines().zip(0_u32..) {
-        if !line.is_empty() {
-            read_line(&mut block, line, number)
-                .map_err(|message| failed(first_line + u64::from(number), message))?;
+    /// Reads whole lines and sends their requests. False if the replay has ended.
+    fn send(&mut self, lines: Vec<u8>) -> Result<bool, Unreadable> {
+        // Callers choose values, and a proxy logs their bytes: an invalid one must not end a log of millions.
+        let lines = String::from_utf8(lines)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        let text = if self.line == 1 { lines.strip_prefix('\u{feff}').unwrap_or(&lines) } else { &lines };
+        let mut block = Block::new(self.log.clone(), self.line, text.len());
+        for (line, number) in text.lines().zip(0_u32..) {
+            if line.is_empty() {
+                continue;
+            }
+            let read = match &self.access_log {
+                Some(log) => log.read(&mut block, line, number),
+                None => line::read(&mut block, line, number),
+            };
+            read.map_err(|message| self.unreadable(self.line + u64::from(number), message))?;
         }
+        self.line += memchr::memchr_iter(b'\n', text.as_bytes()).count() as u64;
+        Ok(self.blocks.send(block).is_ok())
     }
-    Ok(block)
+
+    fn unreadable(&self, line: u64, message: String) -> Unreadable {
+        Unreadable { log: self.log.to_string(), line: Some(line), message }
+    }
 }

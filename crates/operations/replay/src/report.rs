@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use serde::{Serialize, Serializer};
 
 use super::{
-    LogNotes, Share,
-    changes::{Changes, Timeline},
+    Outcome, Share,
+    block::{LogNotes, SampledBy},
+    changes::{Changes, Slot},
     decider::Decider,
     tally::{LimitTally, RuleTally},
 };
@@ -30,7 +31,7 @@ pub struct Report {
     pub from: Option<Time>,
     #[serde(serialize_with = "rfc3339")]
     pub to: Option<Time>,
-    pub logs: Logs,
+    pub logs: LogNotes,
     pub over_time: OverTime,
     pub rules: Vec<RuleReport>,
     pub newly_refused_keys: Vec<KeyReport>,
@@ -38,53 +39,10 @@ pub struct Report {
     pub unmet: Vec<String>,
 }
 
-/// What is to be known about the logs.
-#[derive(Serialize, Debug)]
-pub struct Logs {
-    /// Requests that are older than the sorting window allows, which were not decided.
-    pub late: u64,
-    /// `LOG:LINE` of the first of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_late: Option<String>,
-    /// Requests that the service did not record.
-    pub missing: u64,
-    /// Lines for which Envoy sends no request.
-    pub without_descriptors: u64,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unlogged: Vec<UnloggedReport>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sample: Option<SampleReport>,
-}
-
-/// An operator of `--descriptor` of which an access log has no value.
-#[derive(Serialize, Debug)]
-pub struct UnloggedReport {
-    pub operator: String,
-    /// Descriptors that need it.
-    pub dropped: u64,
-}
-
-#[derive(Serialize, Debug)]
-pub struct SampleReport {
-    pub by: &'static str,
-    pub rate: f64,
-}
-
 #[derive(Serialize, Debug)]
 pub struct OverTime {
     pub seconds: u64,
-    pub slots: Vec<SlotReport>,
-}
-
-#[derive(Serialize, Debug)]
-pub struct SlotReport {
-    #[serde(serialize_with = "rfc3339_of")]
-    pub time: Time,
-    pub requests: u64,
-    pub admitted: u64,
-    pub refused: u64,
-    pub newly_refused: u64,
-    pub newly_allowed: u64,
+    pub slots: Vec<Slot>,
 }
 
 #[derive(Serialize, Debug)]
@@ -139,7 +97,7 @@ pub struct KeyReport {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn rfc3339_of<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn rfc3339_of<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&Rfc3339(*time))
 }
 
@@ -151,23 +109,18 @@ fn rfc3339<S: Serializer>(time: &Option<Time>, serializer: S) -> Result<S::Ok, S
     }
 }
 
-/// What a report is made from.
-pub(crate) struct Replayed<'a> {
-    pub(crate) rules: &'a Decider,
-    pub(crate) against: Option<&'a Decider>,
-    pub(crate) refused: u64,
-    pub(crate) refusals: &'a Changes,
-    pub(crate) allowances: &'a Changes,
-    pub(crate) timeline: &'a Timeline,
-    pub(crate) notes: &'a LogNotes,
-    pub(crate) logs: &'a [String],
-    pub(crate) suggest: Option<Share>,
-}
-
 impl Report {
-    pub(crate) fn new(replayed: &Replayed<'_>) -> Self {
-        let tally = replayed.rules.tally();
-        let Replayed { refusals, allowances, timeline, notes, .. } = replayed;
+    /// `suggest` is the share of keys that a suggested limit refuses.
+    pub(crate) fn new(
+        rules: &Decider,
+        against: Option<&Decider>,
+        outcome: &Outcome,
+        notes: LogNotes,
+        suggest: Option<Share>,
+    ) -> Self {
+        let tally = rules.tally();
+        let allowing = against.map(Decider::tally);
+        let Outcome { requests, refused, refusals, allowances, timeline } = outcome;
         let (from, to) = timeline.range().unzip();
         let mut rules: Vec<RuleReport> = tally
             .rules
@@ -175,43 +128,27 @@ impl Report {
             .enumerate()
             .map(|(id, rule)| RuleReport {
                 newly_refused: refusals.of_rule(id),
-                limits: rule.limits.iter().map(|limit| limit_report(limit, replayed.suggest)).collect(),
+                limits: rule.limits.iter().map(|limit| limit_report(limit, suggest)).collect(),
                 ..rule_report(rule)
             })
             .collect();
-        if let Some(against) = replayed.against {
-            add_allowances(&mut rules, allowances, &against.tally().rules);
+        if let Some(allowing) = &allowing {
+            add_allowances(&mut rules, allowances, &allowing.rules);
         }
         rules.sort_by_key(|rule| {
             std::cmp::Reverse((rule.newly_refused + rule.newly_allowed, rule.refused, rule.requests))
         });
-        let allowing = replayed.against.map(Decider::tally);
-        let unlogged = notes.unlogged.iter();
-        let unlogged = unlogged
-            .map(|(operator, dropped)| UnloggedReport { operator: operator.clone(), dropped: *dropped });
         let unmet = rules.iter().filter(|rule| rule.requests == 0 && !rule.removed);
         Self {
-            requests: tally.requests(),
-            admitted: tally.requests() - replayed.refused,
-            refused: replayed.refused,
+            requests: *requests,
+            admitted: requests - refused,
+            refused: *refused,
             newly_refused: refusals.requests,
             newly_allowed: allowances.requests,
-            compares: replayed.against.is_some(),
+            compares: against.is_some(),
             from,
             to,
-            logs: Logs {
-                late: notes.late,
-                first_late: notes
-                    .first_late
-                    .and_then(|(log, line)| Some(format!("{}:{line}", replayed.logs.get(log)?))),
-                missing: notes.missing,
-                without_descriptors: notes.without_descriptors,
-                unlogged: unlogged.collect(),
-                sample: notes.sample.map(|sample| SampleReport {
-                    by: if sample.by_key { "key" } else { "request" },
-                    rate: sample.rate,
-                }),
-            },
+            logs: notes,
             over_time: timeline.report(),
             unmet: unmet.map(|rule| rule.rule.clone()).collect(),
             newly_refused_keys: keys(refusals, &tally.rules),
@@ -227,7 +164,7 @@ impl Report {
 
     /// True if the logs have only some requests of a key, so that a limit looks less used than it is.
     pub fn is_partial(&self) -> bool {
-        self.logs.missing > 0 || self.logs.sample.as_ref().is_some_and(|sample| sample.by == "request")
+        self.logs.missing > 0 || self.logs.sample.is_some_and(|sample| sample.by == SampledBy::Request)
     }
 }
 
@@ -289,14 +226,6 @@ fn limit_report(limit: &LimitTally, suggest: Option<Share>) -> LimitReport {
 }
 
 fn keys(changes: &Changes, rules: &[RuleTally]) -> Vec<KeyReport> {
-    let of = |rule: u32| rules.get(rule as usize).map_or("", |rule| &rule.full_key).to_owned();
-    let top = changes.top(MAX_KEYS).into_iter();
-    top.map(|(rule, key)| KeyReport {
-        rule: of(rule),
-        descriptor: key.descriptor.to_string(),
-        requests: key.requests,
-        first: key.first,
-        last: key.last,
-    })
-    .collect()
+    let name = |rule: u32| rules.get(rule as usize).map_or("", |rule| &rule.full_key).to_owned();
+    changes.top(MAX_KEYS, name)
 }

@@ -128,10 +128,6 @@ impl Tally {
         &self.refusing
     }
 
-    pub(crate) fn requests(&self) -> u64 {
-        self.requests
-    }
-
     /// The key of a descriptor in the notation of the command line, with `*` for values that share a counter.
     #[expect(clippy::indexing_slicing, reason = "an id of these rules")]
     pub(crate) fn key(&self, rule: u32, descriptor: &[Entry<'_>]) -> String {

@@ -182,7 +182,6 @@ fn replay(args: &ReplayArgs, environment: &Environment, format: Format) -> Resul
         from: args.from,
         to: args.to,
         suggest: args.suggest,
-        threads: environment.cores,
     };
     let result = replay.run(&mut |decision| progress.show(decision.bytes_read, decision.number));
     progress.clear();

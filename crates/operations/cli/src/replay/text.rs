@@ -6,12 +6,12 @@ use crate::{
     admin::format::Table,
     terminal::{self, BOLD, DIM, ERROR, WARNING, count, paint, wrap},
 };
-use ::replay::{KeyReport, Report, RuleReport, Share, SlotReport, UnloggedReport, WINDOW};
+use ::replay::{KeyReport, Report, RuleReport, SampledBy, Share, Slot, Unlogged, WINDOW};
 use clock::{Rfc3339, Time};
 use text::{duration, thousands};
 
 /// A number of the chart over time.
-pub(super) type Series = (&'static str, fn(&SlotReport) -> u64);
+pub(super) type Series = (&'static str, fn(&Slot) -> u64);
 
 /// Rows of each table; the JSON has more.
 const MAX_ROWS: usize = 20;
@@ -94,13 +94,13 @@ pub(super) fn warnings(report: &Report) -> Vec<String> {
             "{missing} not recorded, because there were too many: keys look less used than they are"
         ));
     }
-    if let Some(sample) = &logs.sample {
+    if let Some(sample) = logs.sample {
         warnings.push(match sample.by {
-            "key" => format!("the logs have the requests of {} % of the keys; limits that several of them share look less used than they are", sample.rate * 100.0),
-            _ => format!("the logs have {} % of the requests: keys look less used than they are", sample.rate * 100.0),
+            SampledBy::Key => format!("the logs have the requests of {} % of the keys; limits that several of them share look less used than they are", sample.rate * 100.0),
+            SampledBy::Request => format!("the logs have {} % of the requests: keys look less used than they are", sample.rate * 100.0),
         });
     }
-    for UnloggedReport { operator, dropped } in &logs.unlogged {
+    for Unlogged { operator, dropped } in &logs.unlogged {
         let descriptors = count(*dropped, "descriptor");
         warnings.push(format!("{descriptors} dropped, since the log does not have {operator}"));
     }

@@ -41,7 +41,7 @@ impl AccessLog {
                 Ok(None) => {}
                 Err(Unlogged(operator)) => {
                     is_unlogged = true;
-                    *block.notes.unlogged.entry(operator).or_default() += 1;
+                    block.notes.add_unlogged(operator, 1);
                 }
             }
         }
@@ -77,7 +77,7 @@ mod tests {
 
     /// The descriptors of the request of a line; none if Envoy sends no request.
     fn sent(log: &AccessLog, line: &str) -> Result<Vec<String>, String> {
-        let mut block = Block::new(0, 1, line.len());
+        let mut block = Block::new("log".into(), 1, line.len());
         log.read(&mut block, line, 0)?;
         if block.times().next().is_none() {
             assert_eq!(block.notes.without_descriptors, 1);
