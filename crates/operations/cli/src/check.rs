@@ -15,9 +15,10 @@ use super::{
     admin::forecast,
     endpoint::Address,
     explain,
+    github::annotation,
     rules_files::{self, ReadingArgs},
     serve::Environment,
-    terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint, wrap},
+    terminal::{self, BOLD, ERROR, Failure, GOOD, PLACE, Verdict, WARNING, count, paint, wrapped},
 };
 use clock::{Clock as _, SystemClock};
 use limit::{Limit, Limits};
@@ -26,7 +27,7 @@ use rules::{CompileOptions, Rule, RuleSet, SourceFile, compile};
 use rules_source::Reading;
 use settings::vars::{self, Var};
 use text::{
-    diagnostics::{Diagnostic, Severity, render},
+    diagnostics::{Diagnostic, Place, Severity, render},
     printable,
 };
 
@@ -55,12 +56,24 @@ pub(crate) struct CheckArgs {
     /// Treat warnings as errors.
     #[arg(long)]
     pub(crate) deny_warnings: bool,
+    #[command(flatten)]
+    pub(crate) format: FormatArgs,
+}
+
+#[derive(Args, Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FormatArgs {
     /// The output format.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub(crate) format: Format,
     /// Short for --format json.
     #[arg(long, conflicts_with = "format")]
     pub(crate) json: bool,
+}
+
+impl FormatArgs {
+    pub(super) fn chosen(self) -> Format {
+        if self.json { Format::Json } else { self.format }
+    }
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,7 +90,7 @@ pub(crate) enum Format {
 const MAX_CALENDARS: usize = 20;
 
 pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let format = if args.json { Format::Json } else { args.format };
+    let format = args.format.chosen();
     let (reading, options) = match rules_files::read(&args.paths, args.reading, environment) {
         Ok(read) => read,
         Err(why) if format == Format::Json => (without_verdict(why), CompileOptions::default()),
@@ -101,7 +114,7 @@ pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict
     {
         for file in &report.files {
             let would = forecast::of_rules(admin, args.token_file.clone(), &file.text, environment)?;
-            terminal::print(&wrap(&format!("{}: {would}\n", file.name), terminal::width(), 2));
+            terminal::print(&wrapped(&format!("{}: {would}\n", file.name), 2));
         }
     }
     Ok(report.verdict())
@@ -206,8 +219,8 @@ impl Report {
         }
         let is_valid = denied_warnings == 0 && !is_incomplete && is_sound;
         let rules = compiled.rules.filter(|_| is_valid);
-        let (files, envoys) = (reading.files, envoys.files);
-        Self { files, envoys, compared, diagnostics, rules, denied_warnings, is_unread }
+        let files = reading.files;
+        Self { files, envoys: envoys.files, compared, diagnostics, rules, denied_warnings, is_unread }
     }
 
     /// Makes an error of rules that can limit nothing, by themselves or for what these Envoys send.
@@ -252,8 +265,7 @@ impl Report {
     fn after(mut self, before: &RuleSet, environment: &Environment) -> Self {
         let topology = variable("REDIS_TYPE").map(|var| environment.value(var)).unwrap_or_default();
         let in_cluster = topology.eq_ignore_ascii_case("cluster");
-        let rules = self.rules.take();
-        let anew = rules.iter().flat_map(|rules| rules.begin_anew(before, in_cluster));
+        let anew = self.rules.iter().flat_map(|rules| rules.begin_anew(before, in_cluster));
         let notes = anew.map(|(rule, limit)| Diagnostic {
             severity: Severity::Note,
             file: rule.full_key.to_string(),
@@ -263,7 +275,7 @@ impl Report {
             help: None,
         });
         self.diagnostics.extend(notes);
-        Self { rules, ..self }
+        self
     }
 
     fn verdict(&self) -> Verdict {
@@ -287,6 +299,11 @@ impl Report {
             let _ = writeln!(out, "{}", coloured(diagnostic.severity, &render(diagnostic, text)));
         }
         out + &self.calendars() + &self.envoys() + &self.summary() + "\n"
+    }
+
+    /// Why `what`, these rules, cannot be used.
+    pub(super) fn unusable(&self, what: &str) -> Failure {
+        format!("{what} cannot be used:\n{}", self.text().trim_end()).into()
     }
 
     fn sources(&self) -> impl Iterator<Item = &SourceFile> {
@@ -396,13 +413,14 @@ impl Report {
     pub(super) fn github(&self) -> String {
         let mut out = String::new();
         for Diagnostic { severity, file, place, path, message, help } in &self.diagnostics {
-            let place = place.map(|place| format!(",line={},col={}", place.line, place.column));
+            let mut properties = vec![("file", file.clone())];
+            if let Some(Place { line, column }) = place {
+                properties.extend([("line", line.to_string()), ("col", column.to_string())]);
+            }
             let path = if path.is_empty() { String::new() } else { format!(" (at {path})") };
             let help = help.as_ref().map(|help| format!("; {help}")).unwrap_or_default();
-            let message = escaped(&format!("{message}{path}{help}"));
-            let file = escaped_property(file);
-            let severity = if *severity == Severity::Note { "notice" } else { severity.name() };
-            let _ = writeln!(out, "::{severity} file={file}{}::{message}", place.unwrap_or_default());
+            let level = if *severity == Severity::Note { "notice" } else { severity.name() };
+            out += &annotation(level, &properties, &format!("{message}{path}{help}"));
         }
         out + &anstream::adapter::strip_str(&self.summary()).to_string() + "\n"
     }
@@ -432,16 +450,6 @@ fn schedule_json(rule: &Rule, limit: &Limit) -> Option<Value> {
         "schedule": in_force.words,
         "until": in_force.until.map(|until| timestamp(until.seconds())),
     }))
-}
-
-/// A text in the notation of workflow commands.
-pub(super) fn escaped(text: &str) -> String {
-    printable(&text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")).into_owned()
-}
-
-/// A property of a workflow command, such as the name of a file.
-pub(super) fn escaped_property(text: &str) -> String {
-    escaped(text).replace(':', "%3A").replace(',', "%2C")
 }
 
 /// A rendered diagnostic in colours: its severity, its message, and the margin of the excerpt.

@@ -7,12 +7,16 @@ mod admin;
 mod check;
 mod endpoint;
 mod explain;
+mod format;
+mod github;
 mod health;
+mod progress;
 mod replay;
 mod request;
 mod rules_files;
 mod serve;
 mod settings;
+mod table;
 mod terminal;
 
 use std::{
@@ -250,7 +254,11 @@ fn print_man_pages(dir: Option<&Path>) -> Result<Verdict, Failure> {
 mod tests {
     use clap::ValueEnum as _;
 
-    use super::{rules_files::ReadingArgs, *};
+    use super::{
+        check::{Format, FormatArgs},
+        rules_files::ReadingArgs,
+        *,
+    };
 
     fn typed(line: &str) -> Result<Command, clap::Error> {
         parse(line.split_whitespace().map(OsString::from))
@@ -298,8 +306,8 @@ mod tests {
     fn check_takes_paths_and_flags() {
         let Command::Check(bare) = typed("tollgate check").unwrap() else { panic!() };
         assert_eq!(
-            (bare.paths.len(), bare.reading, bare.format),
-            (0, ReadingArgs::default(), check::Format::Text)
+            (bare.paths.len(), bare.reading, bare.format.chosen()),
+            (0, ReadingArgs::default(), Format::Text)
         );
         let line = "tollgate check rules a.yaml --merge-domains --ignore-dot-files --memcached --before old --portable \
             --deny-warnings --format github --admin unix:/run/a --token-file t";
@@ -312,8 +320,7 @@ mod tests {
             token_file: Some("t".into()),
             portable: true,
             deny_warnings: true,
-            format: check::Format::Github,
-            json: false,
+            format: FormatArgs { format: Format::Github, json: false },
         };
         assert_eq!(typed(line).unwrap(), Command::Check(full));
     }

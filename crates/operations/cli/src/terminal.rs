@@ -44,20 +44,26 @@ pub(super) struct Failure {
     pub(super) what: String,
     /// Empty if there is nothing to suggest.
     pub(super) advice: String,
+    pub(super) kind: FailureKind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FailureKind {
     /// The service replied that there is no such thing.
-    pub(super) is_not_found: bool,
+    NotFound,
     /// The service refused a change that would have no effect, and accepts it with `--force`.
-    pub(super) needs_force: bool,
+    NeedsForce,
+    Other,
 }
 
 impl Failure {
     pub(super) fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { what: what.into(), advice: advice.into(), is_not_found: false, needs_force: false }
+        Self { what: what.into(), advice: advice.into(), kind: FailureKind::Other }
     }
 
     /// The verdict on a change: no if it was refused because it would have no effect.
     pub(super) fn verdict(self) -> Result<Verdict, Self> {
-        if !self.needs_force {
+        if self.kind != FailureKind::NeedsForce {
             return Err(self);
         }
         print_error(self);
@@ -94,9 +100,14 @@ pub(super) fn columns(text: &str) -> usize {
     text.chars().map(|one| one.width().unwrap_or_default()).sum()
 }
 
+/// The text with its lines broken to the width of the output; continued lines are indented.
+pub(super) fn wrapped(text: &str, indent: usize) -> String {
+    wrap(text, width(), indent)
+}
+
 /// The text with its lines broken at spaces, or within a word that is longer than a line, so that none is wider than
 /// `width`. Continued lines are indented. Escape codes take no column.
-pub(super) fn wrap(text: &str, width: usize, indent: usize) -> String {
+fn wrap(text: &str, width: usize, indent: usize) -> String {
     let (indent, mut wrapped) = (indent.min(width / 3), String::new());
     for line in text.split_inclusive('\n') {
         let (mut used, mut is_escape) = (0, false);

@@ -8,7 +8,7 @@ use super::{AdminArgs, Client, Reply};
 use crate::{
     endpoint,
     serve::Environment,
-    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrap},
+    terminal::{BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrapped},
 };
 use api::{Change, Changes};
 use text::printable;
@@ -28,13 +28,12 @@ pub(crate) struct ChangesArgs {
 /// Prints the changes, the newest first. The verdict is no if there are none.
 pub(crate) fn run(args: &ChangesArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let client = Client::new(&args.admin, environment)?;
-    let reply: Reply<Changes> = client.get("/api/v1/changes", &[("n", &args.n.to_string())])?;
-    let changes = &reply.changes;
-    args.admin.print(&reply.json, || match changes.as_slice() {
+    let reply: Reply<Changes> = client.get("/api/v1/changes", vec![("n", args.n.to_string())])?;
+    client.print(&reply, |Changes { changes, .. }| match changes.as_slice() {
         [] => "no changes\n".to_owned(),
-        changes => wrap(&changes.iter().map(text).collect::<String>(), terminal::width(), INDENT),
+        changes => wrapped(&changes.iter().map(text).collect::<String>(), INDENT),
     });
-    Ok((!changes.is_empty()).into())
+    Ok((!reply.changes.is_empty()).into())
 }
 
 /// A change in a line, and one for each rule.
@@ -42,9 +41,10 @@ fn text(change: &Change) -> String {
     let after = |word: &str, text: &Option<String>| {
         text.as_deref().map(|text| format!("{word} {}", printable(text))).unwrap_or_default()
     };
-    let (by, reason) = (after(" by", &change.by), after(":", &change.reason));
+    let by = after(" by", &change.by);
+    let reason = after(":", &change.reason);
     let replicas = match change.replicas.as_slice() {
-        [one] => format!(" on {one}"),
+        [replica] => format!(" on {replica}"),
         all => format!(" on {}", count(all.len(), "replica")),
     };
     let mut text = format!(

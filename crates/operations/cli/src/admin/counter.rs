@@ -4,14 +4,12 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 
-use super::{
-    AdminArgs, Client, Reply,
-    format::{Table, duration, limit},
-    overrides::effect_text,
-};
+use super::{AdminArgs, Client, Query, Reply, overrides::effect_text};
 use crate::{
+    format::{duration, limit},
     serve::Environment,
-    terminal::{BOLD, Failure, Verdict, WARNING, count, paint},
+    table::Table,
+    terminal::{BOLD, Failure, FailureKind, Verdict, WARNING, count, paint},
 };
 use api::{Counters, CountersReset, Limit, ResetCounters};
 use text::{entries, thousands};
@@ -48,21 +46,36 @@ pub(crate) struct Counter {
     pub(super) admin: AdminArgs,
 }
 
-pub(crate) fn run(command: &CounterCommand, environment: &Environment) -> Result<Verdict, Failure> {
-    let (CounterCommand::Get { counter } | CounterCommand::Reset { counter, .. }) = command;
-    // Typing errors are reported before anything is sent.
-    entries::parse(&counter.descriptor).map_err(|error| format!("{}: {error}", counter.descriptor))?;
-    let client = Client::new(&counter.admin, environment)?;
-    match command {
-        CounterCommand::Get { counter } => get(&client, counter),
-        CounterCommand::Reset { counter, reason } => reset(&client, counter, reason.as_deref()),
+impl Counter {
+    /// Its query parameters. Typing errors are reported before anything is sent.
+    pub(super) fn query(&self) -> Result<Query, String> {
+        let Self { domain, descriptor, .. } = self;
+        entries::parse(descriptor).map_err(|error| format!("{descriptor}: {error}"))?;
+        Ok(vec![("domain", domain.clone()), ("descriptor", descriptor.clone())])
     }
 }
 
-fn get(client: &Client, counter: &Counter) -> Result<Verdict, Failure> {
-    let query = [("domain", counter.domain.as_str()), ("descriptor", counter.descriptor.as_str())];
-    let reply: Reply<Counters> = client.get("/api/v1/counters", &query)?;
-    counter.admin.print(&reply.json, || text(counter, &reply));
+pub(crate) fn run(command: &CounterCommand, environment: &Environment) -> Result<Verdict, Failure> {
+    let (CounterCommand::Get { counter } | CounterCommand::Reset { counter, .. }) = command;
+    let query = counter.query()?;
+    let client = Client::new(&counter.admin, environment)?;
+    if let CounterCommand::Reset { reason, .. } = command {
+        let body = ResetCounters {
+            domain: counter.domain.clone(),
+            descriptor: counter.descriptor.as_str(),
+            reason: reason.clone(),
+        };
+        let reply = client.post("/api/v1/counters/reset", &body);
+        // Where no limit applies, the words and the verdict are those of `get`.
+        if !matches!(&reply, Err(failure) if failure.kind == FailureKind::NotFound) {
+            return client.changed(reply, None, |CountersReset { reset, .. }| {
+                let counters = count(*reset, "counter");
+                format!("reset {counters} of {} {}\n", counter.domain, counter.descriptor)
+            });
+        }
+    }
+    let reply: Reply<Counters> = client.get("/api/v1/counters", query)?;
+    client.print(&reply, |counters| text(counter, counters));
     Ok((!reply.limits.is_empty()).into())
 }
 
@@ -103,26 +116,6 @@ fn text(counter: &Counter, Counters { rule, by_override, limits }: &Counters) ->
         table.row(row);
     }
     text + &table.print()
-}
-
-fn reset(client: &Client, counter: &Counter, reason: Option<&str>) -> Result<Verdict, Failure> {
-    let body = ResetCounters {
-        domain: counter.domain.clone(),
-        descriptor: counter.descriptor.as_str(),
-        reason: reason.map(str::to_owned),
-    };
-    let reply: Reply<CountersReset> = match client.post("/api/v1/counters/reset", &body) {
-        Err(failure) if failure.is_not_found => {
-            // No limit applies: the words and the verdict are those of `get`.
-            return get(client, counter);
-        }
-        reply => reply?,
-    };
-    counter.admin.print(&reply.json, || {
-        let counters = count(reply.reset, "counter");
-        format!("reset {counters} of {} {}\n", counter.domain, counter.descriptor)
-    });
-    Ok(Verdict::Yes)
 }
 
 #[cfg(test)]

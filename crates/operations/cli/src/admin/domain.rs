@@ -1,17 +1,17 @@
 //! `tollgate domain`: switches that allow or shadow all requests of a domain, or change its failure policy.
 
 use clap::{ArgGroup, Args, Subcommand};
-use hyper::Method;
 use serde_json::json;
 
 use super::{
-    AdminArgs, Client, Reply,
-    format::{Table, duration, word},
-    overrides::{EndArgs, action_text, effect_text, seconds_left, user},
-    with_query,
+    AdminArgs, ChangeArgs, Client, Missing, Query, Reply,
+    overrides::{EndArgs, action_text, effect_text, time_left},
+    user,
 };
 use crate::{
+    format::word,
     serve::Environment,
+    table::Table,
     terminal::{self, Failure, Verdict},
 };
 use api::{Override, SwitchDomain, Switches, SwitchesCleared};
@@ -22,8 +22,8 @@ use text::printable;
 pub(crate) enum DomainCommand {
     /// Switch a domain on all replicas, in place of its other switch of the same kind.
     ///
-    /// Overrides that block stay in force. Exits with 0 when it is switched, 1 when the rules have no such domain, and 2
-    /// when there is no response.
+    /// Overrides that block stay in force. A terminal is asked for a missing reason. Exits with 0 when it is switched, 1 when
+    /// the rules have no such domain, and 2 when there is no response.
     #[command(
         override_usage = "tollgate domain set [OPTIONS] DOMAIN <--allow|--shadow|--on-store-failure POLICY>",
         after_help = "Example: tollgate domain set shop --shadow --for 1h --reason \"wrong limits since 9:40\""
@@ -53,9 +53,6 @@ pub(crate) struct SetArgs {
     on_store_failure: Option<String>,
     #[command(flatten)]
     end: EndArgs,
-    /// The reason, shown in the log and in lists. A terminal is asked for it.
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
     /// Switch the replica that is asked alone, and store nothing, as while Redis is unreachable.
     #[arg(long)]
     this_replica: bool,
@@ -63,21 +60,18 @@ pub(crate) struct SetArgs {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    admin: AdminArgs,
+    change: ChangeArgs,
 }
 
 #[derive(Args, Clone, PartialEq, Debug)]
 pub(crate) struct ClearArgs {
     /// The domain.
     domain: String,
-    /// The reason, for the log.
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
     /// Remove the switches of the replica that is asked alone, as while Redis is unreachable.
     #[arg(long)]
     this_replica: bool,
     #[command(flatten)]
-    admin: AdminArgs,
+    change: ChangeArgs,
 }
 
 /// Switches domains, or lists their switches.
@@ -98,45 +92,36 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
         on_store_failure: args.on_store_failure.clone(),
         r#for: args.end.duration.clone(),
         expires_at: args.end.until.clone(),
-        reason: args.reason.clone().or_else(|| terminal::ask("reason")),
-        by: user(environment),
+        reason: args.change.reason.clone().or_else(|| terminal::ask("reason")),
+        by: user(environment).cloned(),
         this_replica: Some(args.this_replica),
         force: Some(args.force),
     };
-    let reply: Reply<Override> = match Client::new(&args.admin, environment)?.post("/api/v1/domains", &body) {
-        Ok(reply) => reply,
-        Err(failure) => return failure.verdict(),
-    };
+    let client = Client::new(&args.change.admin, environment)?;
     let place = if args.this_replica { ", on this replica alone" } else { "" };
-    args.admin.print(&reply.json, || {
-        format!("domain {}: {}{place}\n", printable(&args.domain), effect_text(&reply))
-    });
-    Ok(Verdict::Yes)
+    client.changed(client.post("/api/v1/domains", &body), None, |reply| {
+        format!("domain {}: {}{place}\n", printable(&args.domain), effect_text(reply))
+    })
 }
 
 fn clear(args: &ClearArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let reason = args.reason.as_deref().map(|reason| ("reason", reason));
-    let here = args.this_replica.then_some(("this_replica", "true"));
-    let query = [("domain", &*args.domain)].into_iter().chain(reason).chain(here);
-    let path = with_query("/api/v1/domains", query);
+    let client = Client::new(&args.change.admin, environment)?;
+    let mut query = args.change.query();
+    query.push(("domain", args.domain.clone()));
+    query.extend(args.this_replica.then(|| ("this_replica", "true".to_owned())));
     let domain = printable(&args.domain);
-    match Client::new(&args.admin, environment)?.call::<SwitchesCleared>(Method::DELETE, &path) {
-        Ok(reply) => {
-            let cleared: Vec<String> = reply.cleared.iter().map(action_text).collect();
-            args.admin.print(&reply.json, || format!("domain {domain}: cleared {}\n", cleared.join(", ")));
-            Ok(Verdict::Yes)
-        }
-        Err(failure) if failure.is_not_found => {
-            args.admin.print(&json!({"cleared": []}), || format!("domain {domain} has no switch\n"));
-            Ok(Verdict::No)
-        }
-        Err(failure) => Err(failure),
-    }
+    let missing = Missing { json: json!({"cleared": []}), text: format!("domain {domain} has no switch\n") };
+    let reply = client.delete("/api/v1/domains", query);
+    client.changed(reply, Some(missing), |SwitchesCleared { cleared, .. }| {
+        let cleared: Vec<String> = cleared.iter().map(action_text).collect();
+        format!("domain {domain}: cleared {}\n", cleared.join(", "))
+    })
 }
 
 fn list(args: &AdminArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let reply: Reply<Switches> = Client::new(args, environment)?.get("/api/v1/domains", &[])?;
-    args.print(&reply.json, || text(&reply.domains, reply.kept_in == "redis"));
+    let client = Client::new(args, environment)?;
+    let reply: Reply<Switches> = client.get("/api/v1/domains", Query::new())?;
+    client.print(&reply, |Switches { domains, kept_in }| text(domains, kept_in == "redis"));
     Ok(Verdict::Yes)
 }
 
@@ -147,7 +132,7 @@ fn text(all: &[Override], are_shared: bool) -> String {
     let mut table = Table::new(&["domain", "switch", "#time left", "on", "by", "reason"]);
     for one in all {
         let [domain, by, reason] = [&one.domain, &one.by, &one.reason].map(|text| word(text.as_deref()));
-        let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
+        let left = time_left(one);
         let is_shared = are_shared && !one.this_replica;
         let place = if is_shared { "all replicas" } else { "this replica" };
         table.row([domain, action_text(one), left, place.to_owned(), by, reason]);

@@ -30,10 +30,9 @@ pub(crate) fn of_rules(
     Ok(in_words(number("requests"), number("newly_refused"), number("newly_allowed")))
 }
 
-/// Of an override, on a line; empty if it is unknown.
-pub(super) fn of_override(forecast: Option<&Forecast>) -> String {
-    let text = forecast.map(|one| in_words(one.requests, one.newly_refused, one.newly_allowed));
-    text.map(|text| text + "\n").unwrap_or_default()
+/// Of an override, on a line.
+pub(super) fn of_override(forecast: &Forecast) -> String {
+    in_words(forecast.requests, forecast.newly_refused, forecast.newly_allowed) + "\n"
 }
 
 /// `12 more and 3 fewer of 1,204 recorded requests would be refused`

@@ -3,17 +3,15 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 
-use super::{
-    AdminArgs, Client, Reply,
-    counter::Counter,
-    format::{Table, limit, word},
-};
+use super::{ChangeArgs, Client, Missing, Reply, counter::Counter};
 use crate::{
+    format::{limit, word},
     serve::Environment,
+    table::Table,
     terminal::{Failure, Verdict, count},
 };
 use api::{CloseHolds, Hold, Holds, HoldsClosed, Limit};
-use text::{entries, thousands};
+use text::thousands;
 
 #[derive(Subcommand, Clone, PartialEq, Debug)]
 pub(crate) enum HoldCommand {
@@ -50,11 +48,8 @@ pub(crate) struct Held {
     /// The id of the request's holds, as `list` shows it.
     #[arg(allow_hyphen_values = true)]
     id: String,
-    /// The reason, for the log.
-    #[arg(long, value_name = "TEXT")]
-    reason: Option<String>,
     #[command(flatten)]
-    admin: AdminArgs,
+    change: ChangeArgs,
 }
 
 pub(crate) fn run(command: &HoldCommand, environment: &Environment) -> Result<Verdict, Failure> {
@@ -62,25 +57,23 @@ pub(crate) fn run(command: &HoldCommand, environment: &Environment) -> Result<Ve
         HoldCommand::List { counter } => list(counter, environment),
         HoldCommand::Settle { held, cost, currency } => {
             let asked = CloseHolds { cost: Some(*cost), r#in: currency.clone(), ..held.asked() };
-            close(held, "/api/v1/holds/settle", "settled", &asked, environment)
+            close(held, &asked, "/api/v1/holds/settle", "settled", environment)
         }
-        HoldCommand::End { held } => close(held, "/api/v1/holds/end", "ended", &held.asked(), environment),
+        HoldCommand::End { held } => close(held, &held.asked(), "/api/v1/holds/end", "ended", environment),
     }
 }
 
 impl Held {
     fn asked(&self) -> CloseHolds {
-        CloseHolds { id: self.id.clone(), reason: self.reason.clone(), ..CloseHolds::default() }
+        CloseHolds { id: self.id.clone(), reason: self.change.reason.clone(), ..CloseHolds::default() }
     }
 }
 
 fn list(counter: &Counter, environment: &Environment) -> Result<Verdict, Failure> {
-    let Counter { domain, descriptor, admin } = counter;
-    // Typing errors are reported before anything is sent.
-    entries::parse(descriptor).map_err(|error| format!("{descriptor}: {error}"))?;
-    let query = [("domain", domain.as_str()), ("descriptor", descriptor.as_str())];
-    let reply: Reply<Holds> = Client::new(admin, environment)?.get("/api/v1/holds", &query)?;
-    admin.print(&reply.json, || text(counter, &reply.holds));
+    let query = counter.query()?;
+    let client = Client::new(&counter.admin, environment)?;
+    let reply: Reply<Holds> = client.get("/api/v1/holds", query)?;
+    client.print(&reply, |Holds { holds }| text(counter, holds));
     Ok((!reply.holds.is_empty()).into())
 }
 
@@ -99,27 +92,25 @@ fn text(counter: &Counter, holds: &[Hold]) -> String {
 
 fn close(
     held: &Held,
+    asked: &CloseHolds,
     path: &str,
     done: &str,
-    asked: &CloseHolds,
     environment: &Environment,
 ) -> Result<Verdict, Failure> {
-    let reply: Reply<HoldsClosed> = match Client::new(&held.admin, environment)?.post(path, asked) {
-        Err(failure) if failure.is_not_found => {
-            let text = || format!("no hold of {} is open or remembered\n", held.id);
-            held.admin.print(&json!({"closed": 0}), text);
-            return Ok(Verdict::No);
-        }
-        reply => reply?,
+    let client = Client::new(&held.change.admin, environment)?;
+    let missing = Missing {
+        json: json!({"closed": 0}),
+        text: format!("no hold of {} is open or remembered\n", held.id),
     };
-    held.admin.print(&reply.json, || format!("{done} {}\n", count(reply.closed, "hold")));
-    Ok(Verdict::Yes)
+    client.changed(client.post(path, asked), Some(missing), |HoldsClosed { closed }| {
+        format!("{done} {}\n", count(*closed, "hold"))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::terminal::plain;
+    use crate::{admin::AdminArgs, terminal::plain};
 
     #[test]
     fn open_holds_are_printed_as_a_table() {

@@ -1,13 +1,12 @@
 //! The commands that use the admin API of a running service, and the HTTP client that they share.
 //!
-//! Each command has its file: it makes a [`Client`] from the [`AdminArgs`], calls it, and prints text or, with `--json`,
-//! the reply.
+//! Each command has its file: it makes a [`Client`] from the [`AdminArgs`], calls it, and lets it print text or, with
+//! `--json`, the reply.
 
 pub(super) mod changes;
 pub(super) mod counter;
 pub(super) mod domain;
 pub(super) mod forecast;
-pub(super) mod format;
 pub(super) mod hold;
 pub(super) mod overrides;
 pub(super) mod refusals;
@@ -16,7 +15,7 @@ pub(super) mod top;
 pub(super) mod why;
 
 use std::{
-    env, fs,
+    fs,
     ops::Deref,
     path::{Path, PathBuf},
     time::Duration,
@@ -40,7 +39,7 @@ use super::{
     endpoint::{self, Address, Endpoint, Service, TlsArgs, root_cause},
     request::Descriptor,
     serve::Environment,
-    terminal::{self, Failure},
+    terminal::{self, Failure, FailureKind, Verdict},
 };
 use api::{Answered, OrUnknown, RulesFile, RulesFiles, Whose};
 use net::channel::Socket;
@@ -90,12 +89,32 @@ impl AdminArgs {
     }
 }
 
+/// The arguments of a command that changes something.
+#[derive(Args, Clone, PartialEq, Debug)]
+pub(super) struct ChangeArgs {
+    /// The reason, for the log and for lists.
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+impl ChangeArgs {
+    fn query(&self) -> Query {
+        self.reason.iter().map(|reason| ("reason", reason.clone())).collect()
+    }
+}
+
+/// Query parameters, each with its value.
+type Query = Vec<(&'static str, String)>;
+
 /// The rules in force of a service, and the options that compile them.
 pub(super) fn rules_in_force(
     args: &AdminArgs,
     environment: &Environment,
 ) -> Result<(Reading, CompileOptions), Failure> {
-    let reply: Reply<RulesFiles> = Client::new(args, environment)?.get("/api/v1/rules/files", &[])?;
+    let reply: Reply<RulesFiles> =
+        Client::new(args, environment)?.get("/api/v1/rules/files", Query::new())?;
     let RulesFiles { files, merge_domains } = reply.typed;
     let file = |RulesFile { name, text }| SourceFile { name, text: text.into_bytes() };
     let files = files.into_iter().map(file).collect();
@@ -139,14 +158,11 @@ pub(super) struct KeyArgs {
 }
 
 impl KeyArgs {
-    fn query(&self) -> Vec<(&'static str, String)> {
-        let domain = self.domain.as_ref().or(self.domain_option.as_ref());
-        let descriptor = self.descriptor.as_ref().or(self.descriptor_option.as_ref());
+    fn query(&self) -> Query {
+        let domain = self.domain.iter().chain(&self.domain_option);
+        let descriptor = self.descriptor.iter().chain(&self.descriptor_option);
         let domain = domain.map(|domain| ("domain", domain.clone()));
-        domain
-            .into_iter()
-            .chain(descriptor.map(|descriptor| ("descriptor", descriptor.to_string())))
-            .collect()
+        domain.chain(descriptor.map(|descriptor| ("descriptor", descriptor.to_string()))).collect()
     }
 }
 
@@ -160,8 +176,8 @@ pub(super) struct ReplicaArgs {
 }
 
 impl ReplicaArgs {
-    fn query(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.replica.iter().map(|name| ("replica", name.as_str()))
+    fn query(&self) -> Query {
+        self.replica.iter().map(|name| ("replica", name.clone())).collect()
     }
 }
 
@@ -171,6 +187,8 @@ struct Reply<T> {
     typed: T,
 }
 
+type Answer<T> = Result<Reply<T>, Failure>;
+
 impl<T> Deref for Reply<T> {
     type Target = T;
 
@@ -179,12 +197,21 @@ impl<T> Deref for Reply<T> {
     }
 }
 
+/// What a command prints if the service has nothing that it names.
+struct Missing {
+    json: Value,
+    text: String,
+}
+
 /// A client of the admin API. Each call opens a connection.
 struct Client {
+    args: AdminArgs,
     server: Endpoint,
     token: Option<String>,
     timeout: Duration,
     runtime: Runtime,
+    /// `USER@host`, for the log of changes; `None` without `USER`.
+    user: Option<HeaderValue>,
 }
 
 impl Client {
@@ -200,31 +227,63 @@ impl Client {
             token: file.as_deref().map(first_token).transpose()?,
             timeout: args.timeout.unwrap_or(Duration::from_secs(5)),
             runtime: endpoint::runtime()?,
+            args: args.clone(),
+            user: user(environment).and_then(|user| {
+                let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+                HeaderValue::from_str(&printable(&format!("{user}@{host}"))).ok()
+            }),
         })
     }
 
-    fn get<T: DeserializeOwned>(&self, path: &str, query: &[(&str, &str)]) -> Result<Reply<T>, Failure> {
-        self.call(Method::GET, &with_query(path, query.iter().copied()))
+    fn print<T>(&self, reply: &Reply<T>, text: impl FnOnce(&T) -> String) {
+        self.args.print(&reply.json, || text(&reply.typed));
     }
 
-    fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<Reply<T>, Failure> {
+    /// Prints the reply to a change. The verdict is no if it was refused because it would have no effect, or if what it names
+    /// is missing.
+    fn changed<T>(
+        &self,
+        answer: Answer<T>,
+        missing: Option<Missing>,
+        text: impl FnOnce(&T) -> String,
+    ) -> Result<Verdict, Failure> {
+        match (answer, missing) {
+            (Ok(reply), _) => {
+                self.print(&reply, text);
+                Ok(Verdict::Yes)
+            }
+            (Err(failure), Some(missing)) if failure.kind == FailureKind::NotFound => {
+                self.args.print(&missing.json, || missing.text);
+                Ok(Verdict::No)
+            }
+            (Err(failure), _) => failure.verdict(),
+        }
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str, query: Query) -> Answer<T> {
+        self.call(Method::GET, path, query, None)
+    }
+
+    fn delete<T: DeserializeOwned>(&self, path: &str, query: Query) -> Answer<T> {
+        self.call(Method::DELETE, path, query, None)
+    }
+
+    fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Answer<T> {
         let body = serde_json::to_vec(body).map_err(|error| format!("the body is not JSON: {error}"))?;
-        self.send(Method::POST, path, Some(("application/json", body.into())))
-    }
-
-    /// A call without a body.
-    fn call<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<Reply<T>, Failure> {
-        self.send(method, path, None)
+        self.call(Method::POST, path, Query::new(), Some(("application/json", body.into())))
     }
 
     /// A call with a body of a content type or none.
-    fn send<T: DeserializeOwned>(
+    fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
+        query: Query,
         body: Option<(&'static str, Bytes)>,
-    ) -> Result<Reply<T>, Failure> {
-        let reply = self.exchange(method, path, body)?;
+    ) -> Answer<T> {
+        let query = Serializer::new(String::new()).extend_pairs(query).finish();
+        let path = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
+        let reply = self.exchange(method, &path, body)?;
         let strange = |why: String| Failure::new(format!("{}: {why}", self.server), NOT_ADMIN);
         let json = serde_json::from_slice(&reply).ok().filter(Value::is_object);
         let json = json.ok_or_else(|| strange("the reply is not a JSON object".to_owned()))?;
@@ -245,7 +304,7 @@ impl Client {
             .header(HOST, self.server.host())
             .header(ACCEPT, "*/*");
         let is_change = request.method_ref().is_some_and(|method| *method != Method::GET);
-        if let (true, Some(user)) = (is_change, user()) {
+        if let Some(user) = self.user.as_ref().filter(|_| is_change) {
             request = request.header("tollgate-user", user);
         }
         if let Some(token) = &self.token {
@@ -273,7 +332,7 @@ impl Client {
         let reply = serde_json::from_slice::<api::Error>(body).unwrap_or_default();
         let message = Some(reply.error).filter(|message| !message.is_empty());
         if let (Some(message), true) = (&message, reply.needs_force) {
-            return Failure { needs_force: true, ..Failure::new(message, "") };
+            return Failure { kind: FailureKind::NeedsForce, ..Failure::new(message, "") };
         }
         let is_known = message.is_some();
         let foreign = || printable(cut(String::from_utf8_lossy(body).trim())).into_owned();
@@ -283,16 +342,16 @@ impl Client {
             _ if !is_known => NOT_ADMIN,
             _ => "",
         };
-        let failure = Failure::new(format!("{}: {status}: {text}", self.server), advice);
-        Failure { is_not_found: status == StatusCode::NOT_FOUND && is_known, ..failure }
+        let is_not_found = status == StatusCode::NOT_FOUND && is_known;
+        let kind = if is_not_found { FailureKind::NotFound } else { FailureKind::Other };
+        Failure { kind, ..Failure::new(format!("{}: {status}: {text}", self.server), advice) }
     }
 }
 
-/// `USER@host`, for the log of changes; `None` without `USER`.
-fn user() -> Option<HeaderValue> {
-    let user = env::var("USER").or_else(|_| env::var("LOGNAME")).ok().filter(|user| !user.is_empty())?;
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    HeaderValue::from_str(&printable(&format!("{user}@{host}"))).ok()
+/// The user that the environment names.
+fn user(environment: &Environment) -> Option<&String> {
+    let names = ["USER", "LOGNAME"].iter();
+    names.filter_map(|name| environment.variables.get(*name)).find(|user| !user.is_empty())
 }
 
 /// Sends a request over a connection: the status of the response, and its body of at most `max` bytes.
@@ -314,11 +373,6 @@ pub(super) async fn exchange(
         }
     })?;
     Ok((head.status, body.to_bytes()))
-}
-
-fn with_query<'a>(path: &str, query: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
-    let query = Serializer::new(String::new()).extend_pairs(query).finish();
-    if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
 }
 
 /// The address of the service on this machine, from its environment variables.

@@ -6,15 +6,12 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{
-    AdminArgs, Client, KeyArgs, ReplicaArgs, Reply, answered,
-    format::{descriptor, duration, limit, word},
-    overrides::target_text,
-};
+use super::{AdminArgs, Answer, Client, KeyArgs, ReplicaArgs, Reply, answered, overrides::target_text};
 use crate::{
     endpoint,
+    format::{descriptor, duration, limit, word},
     serve::Environment,
-    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrap},
+    terminal::{self, BOLD, DIM, Failure, PLACE, Verdict, count, paint, wrapped},
 };
 use api::{Blocked, KeyRefusals, LimitOfRule, OrUnknown, Refusal, Refusals, RefusedKeys};
 use text::thousands;
@@ -55,7 +52,7 @@ pub(crate) fn run(args: &RefusalsArgs, environment: &Environment) -> Result<Verd
         return follow(&client, args);
     }
     let reply: Reply<RefusedKeys> = refusals(&client, args, args.n, None)?;
-    args.admin.print(&reply.json, || wrap(&keys(&reply, args.shadow), terminal::width(), INDENT));
+    client.print(&reply, |reply| wrapped(&keys(reply, args.shadow), INDENT));
     Ok((!reply.refusals.is_empty()).into())
 }
 
@@ -81,22 +78,18 @@ fn keys(reply: &RefusedKeys, is_shadowed: bool) -> String {
 
 /// A refused key in two lines: how often, and why.
 fn key(refused: &KeyRefusals, noun: &str) -> String {
-    let KeyRefusals { count: times, first, last, example, .. } = refused;
+    let KeyRefusals { domain, count: times, first, last, reason, example, .. } = refused;
     let cut = if refused.descriptor_cut { "…" } else { "" };
     let when = if *times == 1 { last.clone() } else { format!("{first} to {last}") };
     let hits =
         if example.hits == 1 { String::new() } else { format!(", last with {}", count(example.hits, "hit")) };
-    format!(
-        "{} {}{cut} {}\n  {}{}{hits}{}{}, {}\n",
-        refused.domain,
-        paint(BOLD, &descriptor(&refused.descriptor)),
-        count(*times, noun),
-        refused.reason,
-        decided(example),
-        retry(example),
-        rule(refused.rule.as_deref(), refused.file.as_deref(), refused.line, example),
-        paint(DIM, &when),
-    )
+    let descriptor = paint(BOLD, &descriptor(&refused.descriptor));
+    let times = count(*times, noun);
+    let by = decided(example);
+    let retry = retry(example);
+    let rule = rule(example);
+    let when = paint(DIM, &when);
+    format!("{domain} {descriptor}{cut} {times}\n  {reason}{by}{hits}{retry}{rule}, {when}\n")
 }
 
 /// When the hits are allowed; empty if an override blocks them.
@@ -109,10 +102,10 @@ fn retry(refusal: &Refusal) -> String {
 }
 
 /// The rule and its place.
-fn rule(rule: Option<&str>, file: Option<&str>, line: Option<u32>, refusal: &Refusal) -> String {
-    match (file, rule) {
+fn rule(refusal: &Refusal) -> String {
+    match (&refusal.file, &refusal.rule) {
         (Some(file), Some(rule)) => {
-            let place = format!("{file}:{}", line.unwrap_or_default());
+            let place = format!("{file}:{}", refusal.line.unwrap_or_default());
             format!(", rule {rule} {}", paint(PLACE, &place))
         }
         (None, Some(rule)) => format!(", rule {rule}"),
@@ -121,52 +114,71 @@ fn rule(rule: Option<&str>, file: Option<&str>, line: Option<u32>, refusal: &Ref
     }
 }
 
-/// Prints the last refusals, and those that follow: one by one of the replica that answers, else by key, because the
-/// others publish their keys.
+/// Prints the last refusals, and those that follow.
 fn follow(client: &Client, args: &RefusalsArgs) -> Result<Verdict, Failure> {
-    let keys = refusals::<RefusedKeys>(client, args, MOST, None)?;
-    let mut followed = answered(&keys.whose);
-    terminal::print_note(&format!("following: {}", followed.trim_end()));
-    let is_unknown = matches!(keys.whose.replicas, Some(OrUnknown::Unknown(_)));
-    let is_one_by_one = keys.whose.scope == "this" && !is_unknown;
-    let (mut seen, mut last) = (Seen::new(), 0);
-    let mut news = if is_one_by_one {
-        refusals::<Refusals>(client, args, args.n, Some(last))?.typed.refusals
-    } else {
-        let mut all = new_refusals(&mut seen, &keys.refusals, true);
-        all.truncate(args.n.into());
-        all
-    };
+    let mut following = Following::start(client, args)?;
+    let mut most = args.n;
     loop {
-        for refusal in news.iter().rev() {
-            last = last.max(refusal.id);
+        for refusal in following.next(client, args, most)?.iter().rev() {
             if args.admin.json {
-                terminal::print_json(&format!(
-                    "{}
-",
-                    json!(refusal)
-                ));
+                terminal::print_json(&format!("{}\n", json!(refusal)));
             } else {
-                terminal::print(&wrap(&text(refusal), terminal::width(), INDENT));
+                terminal::print(&wrapped(&text(refusal), INDENT));
             }
         }
         if terminal::is_output_closed() {
             return Ok(Verdict::Yes);
         }
         thread::sleep(PAUSE);
-        if is_one_by_one {
-            news = refusals::<Refusals>(client, args, MOST, Some(last))?.typed.refusals;
-            continue;
-        }
-        let keys = refusals::<RefusedKeys>(client, args, MOST, None)?;
-        let answered = answered(&keys.whose);
-        let is_of_same = answered == followed;
-        if !is_of_same {
-            terminal::print_note(&format!("following: {}", answered.trim_end()));
-            followed = answered;
-        }
-        news = new_refusals(&mut seen, &keys.refusals, is_of_same);
+        most = MOST;
     }
+}
+
+/// What `--follow` reads, and how far.
+enum Following {
+    /// Refusals one by one: those of the replica that answers, after the one with this id.
+    OneByOne { last: u64 },
+    /// By key, because other replicas publish their keys. `whose` says which of them answered.
+    ByKey { seen: Seen, whose: String },
+}
+
+impl Following {
+    fn start(client: &Client, args: &RefusalsArgs) -> Result<Self, Failure> {
+        let keys: Reply<RefusedKeys> = refusals(client, args, 1, None)?;
+        let is_unknown = matches!(keys.whose.replicas, Some(OrUnknown::Unknown(_)));
+        if keys.whose.scope != "this" || is_unknown {
+            return Ok(Self::ByKey { seen: Seen::new(), whose: String::new() });
+        }
+        print_followed(&answered(&keys.whose));
+        Ok(Self::OneByOne { last: 0 })
+    }
+
+    /// The newest `most` refusals since the last call, the newest first.
+    fn next(&mut self, client: &Client, args: &RefusalsArgs, most: u16) -> Result<Vec<Refusal>, Failure> {
+        match self {
+            Self::OneByOne { last } => {
+                let news: Reply<Refusals> = refusals(client, args, most, Some(*last))?;
+                *last = news.refusals.iter().map(|refusal| refusal.id).fold(*last, u64::max);
+                Ok(news.typed.refusals)
+            }
+            Self::ByKey { seen, whose } => {
+                let keys: Reply<RefusedKeys> = refusals(client, args, MOST, None)?;
+                let now = answered(&keys.whose);
+                let is_of_same = now == *whose;
+                if !is_of_same {
+                    print_followed(&now);
+                    *whose = now;
+                }
+                let mut news = new_refusals(seen, &keys.refusals, is_of_same);
+                news.truncate(most.into());
+                Ok(news)
+            }
+        }
+    }
+}
+
+fn print_followed(whose: &str) {
+    terminal::print_note(&format!("following: {}", whose.trim_end()));
 }
 
 /// The refused keys that were printed, each with its count and the time of its last refusal.
@@ -198,15 +210,12 @@ fn refusals<T: DeserializeOwned>(
     args: &RefusalsArgs,
     n: u16,
     after: Option<u64>,
-) -> Result<Reply<T>, Failure> {
-    let (n, after) = (n.to_string(), after.map(|after| after.to_string()));
-    let key = args.key.query();
-    let mut query = vec![("n", n.as_str())];
-    query.extend(after.iter().map(|after| ("after", after.as_str())));
-    query.extend(args.shadow.then_some(("shadowed", "true")));
-    query.extend(args.replica.query());
-    query.extend(key.iter().map(|(name, value)| (*name, value.as_str())));
-    client.get("/api/v1/refusals", &query)
+) -> Answer<T> {
+    let mut query = [args.key.query(), args.replica.query()].concat();
+    query.push(("n", n.to_string()));
+    query.extend(after.map(|after| ("after", after.to_string())));
+    query.extend(args.shadow.then(|| ("shadowed", "true".to_owned())));
+    client.get("/api/v1/refusals", query)
 }
 
 /// ` (override 0123 of shop --entry ip=10.0.0.0/8)`: the override that decided; and whether shadow mode did.
@@ -228,11 +237,13 @@ fn text(refusal: &Refusal) -> String {
     let first = match &refusal.blocked {
         Some(Blocked { until: Some(end) }) => format!("blocked until {end}"),
         Some(Blocked { until: None }) => "blocked until the override is removed".to_owned(),
-        None => format!("limit {}", refusal.limit.as_ref().map(|of| limit(&of.limit)).unwrap_or_default()),
+        None => {
+            let limit = refusal.limit.as_ref().map(|of_rule| limit(&of_rule.limit));
+            format!("limit {}", limit.unwrap_or_default())
+        }
     } + &decided(refusal);
     let mut text = format!(
-        "{} {} {}
-  {first}",
+        "{} {} {}\n  {first}",
         paint(DIM, &refusal.time),
         refusal.domain,
         paint(BOLD, &descriptor(&refusal.descriptor)),
@@ -251,12 +262,11 @@ fn text(refusal: &Refusal) -> String {
     if refusal.decided_by != "counter" {
         add(format!(", by {}", refusal.decided_by.replace('_', " ")));
     }
-    add(rule(refusal.rule.as_deref(), refusal.file.as_deref(), refusal.line, refusal));
+    add(rule(refusal));
     if refusal.weight > 1 {
         add(format!(", one of {}", refusal.weight));
     }
-    text + "
-"
+    text + "\n"
 }
 
 #[cfg(test)]
@@ -303,9 +313,9 @@ mod tests {
             rule shop.path_/cart.user shop.yaml:12, one of 8\n";
         assert_eq!(line(&refusal), expected);
         let refused = json!({
-            "domain": "shop", "descriptor": [{ "key": "user", "value": "ann" }], "rule": "shop.user",
-            "file": "shop.yaml", "line": 12, "count": 1432, "first": "t1", "last": "t2",
-            "reason": "over 2 per hour", "example": { "hits": 1, "retry_after_seconds": 61 },
+            "domain": "shop", "descriptor": [{ "key": "user", "value": "ann" }], "count": 1432, "first": "t1", "last": "t2",
+            "reason": "over 2 per hour",
+            "example": { "hits": 1, "retry_after_seconds": 61, "rule": "shop.user", "file": "shop.yaml", "line": 12 },
         });
         let expected = "shop user=ann 1,432 refusals\n  over 2 per hour, retry after 1m 1s, rule shop.user \
             shop.yaml:12, t1 to t2\nand 7 refusals of other keys in the last ten minutes\n";

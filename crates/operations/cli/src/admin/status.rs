@@ -2,18 +2,16 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fmt::Write as _,
+    fmt::{Display, Write as _},
 };
 
 use clap::Args;
 
-use super::{
-    AdminArgs, Client, ReplicaArgs, Reply,
-    format::{bytes, duration, rate, seconds, word},
-};
+use super::{AdminArgs, Client, ReplicaArgs, Reply};
 use crate::{
+    format::{bytes, duration, rate, seconds, word},
     serve::Environment,
-    terminal::{self, DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, wrap},
+    terminal::{DIM, ERROR, Failure, GOOD, Verdict, WARNING, count, paint, wrapped},
 };
 use api::{
     Answers, ByCode, Latency, NotEnforced, OrUnknown, OverridesStatus, RejectedRules, Replica, Status,
@@ -35,9 +33,9 @@ pub(crate) struct StatusArgs {
 /// Prints the status. The verdict is no if limits are not enforced and nobody chose so, a replica rejected the newest
 /// rules, or the store is out of service.
 pub(crate) fn run(args: &StatusArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let query: Vec<_> = args.replica.query().collect();
-    let status: Reply<Status> = Client::new(&args.admin, environment)?.get("/api/v1/status", &query)?;
-    args.admin.print(&status.json, || wrap(&text(&status), terminal::width(), INDENT));
+    let client = Client::new(&args.admin, environment)?;
+    let status: Reply<Status> = client.get("/api/v1/status", args.replica.query())?;
+    client.print(&status, |status| wrapped(&text(status), INDENT));
     Ok(verdict(&status))
 }
 
@@ -53,91 +51,86 @@ fn verdict(status: &Status) -> Verdict {
     Verdict::from(status.rules.is_current && !is_out && !is_rejected && !is_unwanted)
 }
 
-fn text(status: &Status) -> String {
-    let mut out = String::new();
-    let mut line = |name: &str, text: String| {
+/// The lines of the status.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    /// Adds a line; without a name it belongs to the one before it.
+    fn add(&mut self, name: &str, text: impl Display) {
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "{} {text}", paint(DIM, &format!("{name:<9}")));
-    };
-    for (at, text) in enforced(status).into_iter().enumerate() {
-        line(if at == 0 { "enforced" } else { "" }, text);
+        let _ = writeln!(self.0, "{} {text}", paint(DIM, &format!("{name:<9}")));
     }
+}
+
+fn text(status: &Status) -> String {
+    let mut lines = Lines::default();
+    add_enforced(&mut lines, status);
     let read_only = if status.read_only { ", read-only" } else { "" };
     let Status { replica, version, commit, .. } = status;
     let name = if replica.is_empty() { String::new() } else { format!("{replica} ") };
     let up = duration(status.uptime_seconds);
-    line("tollgate", format!("{name}{version} ({commit}), up {up}{read_only}"));
-    line("rules", rules(status));
+    lines.add("tollgate", format!("{name}{version} ({commit}), up {up}{read_only}"));
+    lines.add("rules", rules(status));
     if let (false, Some(RejectedRules { at, errors })) = (status.rules.is_current, &status.rules.last_error) {
         let newer = if status.rules.hash.is_none() { "rules" } else { "newer rules" };
         let error = errors.first().map(String::as_str).unwrap_or_default();
-        line("", format!("{} {error}", paint(ERROR, &format!("{newer} rejected at {at}:"))));
+        lines.add("", format!("{} {error}", paint(ERROR, &format!("{newer} rejected at {at}:"))));
     }
-    line("store", store(&status.store));
+    lines.add("store", store(&status.store));
     for (at, callers) in status.callers.iter().enumerate() {
-        line(if at == 0 { "policy" } else { "" }, paint(ERROR, callers));
+        lines.add(if at == 0 { "policy" } else { "" }, paint(ERROR, callers));
     }
     let ByCode { ok, over_limit, error } = status.requests.per_second;
     let [ok, over_limit, error] = [ok, over_limit, error].map(rate);
     let rates = format!("{ok}/s allowed, {over_limit}/s over limit, {error}/s errors");
-    line("requests", rates + &latency(status.latency) + &of(status));
+    lines.add("requests", rates + &latency(status.latency) + &whose(status));
     if let Some(text) = too_late(status.answers) {
-        line("", paint(ERROR, &text));
+        lines.add("", paint(ERROR, &text));
     }
     if let Some(text) = unmatched(&status.unmatched) {
-        line("unmatched", paint(WARNING, &text));
+        lines.add("unmatched", paint(WARNING, &text));
     }
     let counters =
         status.memory.keys.as_ref().map(|keys| {
             format!(", {} of {} counters", thousands(keys.held as u64), thousands(keys.max as u64))
         });
     let resident = status.memory.resident_bytes.unwrap_or_default();
-    line("memory", bytes(resident) + &counters.unwrap_or_default());
-    if let Some(text) = overrides(&status.overrides) {
-        line("overrides", text);
-    }
-    if let Some(why) = &status.overrides.failure {
-        line(
-            "",
-            paint(ERROR, &format!("overrides cannot be changed: OVERRIDES_FILE cannot be written: {why}")),
-        );
-    }
-    if status.overrides.owed > 0 {
-        let what = terminal::count(status.overrides.owed as u64, "change");
-        line("", paint(ERROR, &format!("{what} of overrides on this replica alone until redis is back")));
-    }
+    lines.add("memory", bytes(resident) + &counters.unwrap_or_default());
+    add_overrides(&mut lines, &status.overrides);
     if let Some(why) = &status.token_file_failure {
-        line(
-            "tokens",
-            paint(ERROR, &format!("previous ones stay valid, ADMIN_TOKEN_FILE cannot be used: {why}")),
-        );
+        let text = format!("previous ones stay valid, ADMIN_TOKEN_FILE cannot be used: {why}");
+        lines.add("tokens", paint(ERROR, &text));
     }
-    for (name, text) in replicas(status) {
-        line(name, text);
-    }
-    out
+    add_replicas(&mut lines, status);
+    lines.0
 }
 
 /// Whether limits are enforced, with the first reason why not; then the others.
-fn enforced(status: &Status) -> Vec<String> {
+fn add_enforced(lines: &mut Lines, status: &Status) {
     let colour = match status.enforced.as_str() {
         "yes" => GOOD,
         "partly" => WARNING,
         _ => ERROR,
     };
-    let text = |one: &NotEnforced| paint(if one.chosen { WARNING } else { ERROR }, &one.text);
-    let mut reasons: Vec<_> = status.not_enforced.iter().map(text).collect();
-    if reasons.is_empty() && status.store.since.is_some() {
-        reasons.push(paint(ERROR, "the store is out of service"));
-    }
     // A service of an older version does not say it.
     let word = if status.enforced.is_empty() { "unknown" } else { &status.enforced };
-    let mut verdict = paint(colour, word);
-    if !reasons.is_empty() {
-        verdict += ": ";
-        verdict += &reasons.remove(0);
+    let verdict = paint(colour, word);
+    match status.not_enforced.as_slice() {
+        [] if status.store.since.is_some() => {
+            lines.add("enforced", format!("{verdict}: {}", paint(ERROR, "the store is out of service")));
+        }
+        [] => lines.add("enforced", verdict),
+        reasons => {
+            for (at, NotEnforced { chosen, text, .. }) in reasons.iter().enumerate() {
+                let text = paint(if *chosen { WARNING } else { ERROR }, text);
+                match at {
+                    0 => lines.add("enforced", format!("{verdict}: {text}")),
+                    _ => lines.add("", text),
+                }
+            }
+        }
     }
-    std::iter::once(verdict).chain(reasons).collect()
 }
 
 fn rules(Status { rules, zone_data, .. }: &Status) -> String {
@@ -151,17 +144,28 @@ fn rules(Status { rules, zone_data, .. }: &Status) -> String {
     )
 }
 
-/// `1,200 limit, 3 block, in redis`; `None` without overrides.
-fn overrides(overrides: &OverridesStatus) -> Option<String> {
+/// How many there are, and what is wrong with them.
+fn add_overrides(lines: &mut Lines, overrides: &OverridesStatus) {
     let OverridesStatus { limit, block, allow, shadow, kept_in, .. } = overrides;
     let actions = [(limit, "limit"), (block, "block"), (allow, "allow"), (shadow, "shadow")];
     let counts = actions.iter().filter(|(n, _)| **n > 0);
     let counts: Vec<_> = counts.map(|(n, action)| format!("{} {action}", thousands(**n))).collect();
-    (!counts.is_empty()).then(|| format!("{}, in {kept_in}", counts.join(", ")))
+    if !counts.is_empty() {
+        lines.add("overrides", format!("{}, in {kept_in}", counts.join(", ")));
+    }
+    if let Some(why) = &overrides.failure {
+        let text = format!("overrides cannot be changed: OVERRIDES_FILE cannot be written: {why}");
+        lines.add("", paint(ERROR, &text));
+    }
+    if overrides.owed > 0 {
+        let changes = count(overrides.owed as u64, "change");
+        let text = format!("{changes} of overrides on this replica alone until redis is back");
+        lines.add("", paint(ERROR, &text));
+    }
 }
 
 /// The replicas that rates and latencies are of.
-fn of(status: &Status) -> String {
+fn whose(status: &Status) -> String {
     let all = known(status);
     match (status.scope.as_str(), &status.replicas) {
         ("all", _) => {
@@ -194,54 +198,44 @@ fn unmatched(counts: &BTreeMap<String, u64>) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{}: tollgate top --unmatched", parts.join(", ")))
 }
 
-/// The replicas: a line, or one for each if they serve different rules.
-fn replicas(status: &Status) -> Vec<(&'static str, String)> {
+/// The replicas: a line, or one for each if they serve different rules; then those that need attention.
+fn add_replicas(lines: &mut Lines, status: &Status) {
     if let Some(OrUnknown::Unknown(_)) = status.replicas {
-        return vec![("replicas", paint(WARNING, "unknown"))];
+        return lines.add("replicas", paint(WARNING, "unknown"));
     }
     let replicas = known(status);
-    let Some((first, others)) = replicas.split_first() else { return Vec::new() };
-    if others.is_empty() && status.store.kind != "redis" {
-        return Vec::new();
+    if replicas.is_empty() || replicas.len() == 1 && status.store.kind != "redis" {
+        return;
     }
-    let notes = rejected(replicas).into_iter().chain(silent(replicas));
-    if others.iter().all(|other| other.rules_hash == first.rules_hash) {
-        let rate = thousands(replicas.iter().map(|replica| replica.requests_per_second).sum());
-        let all = count(replicas.len(), "replica");
-        let text = format!("{all} with the same rules, {rate} requests/s in all");
-        return std::iter::once(("replicas", text)).chain(notes).collect();
-    }
-    let one = |replica: &Replica| {
-        let Replica { id, version, rules_hash, requests_per_second, .. } = replica;
-        ("", format!("{id} {version}, rules {}, {requests_per_second}/s", word(rules_hash.as_deref())))
-    };
+    let all = count(replicas.len(), "replica");
     let sets: HashSet<_> = replicas.iter().map(|replica| &replica.rules_hash).collect();
-    let total = thousands(replicas.len() as u64);
-    let heading = paint(WARNING, &format!("{total} serve {} sets of rules", sets.len()));
-    std::iter::once(("replicas", heading)).chain(replicas.iter().map(one)).chain(notes).collect()
-}
-
-/// Replicas that rejected the newest rules: how many, then each with the place and the reason.
-fn rejected(replicas: &[Replica]) -> Vec<(&'static str, String)> {
+    if sets.len() == 1 {
+        let rate = thousands(replicas.iter().map(|replica| replica.requests_per_second).sum());
+        lines.add("replicas", format!("{all} with the same rules, {rate} requests/s in all"));
+    } else {
+        let total = thousands(replicas.len() as u64);
+        lines.add("replicas", paint(WARNING, &format!("{total} serve {} sets of rules", sets.len())));
+        for Replica { id, version, rules_hash, requests_per_second, .. } in replicas {
+            let hash = word(rules_hash.as_deref());
+            lines.add("", format!("{id} {version}, rules {hash}, {requests_per_second}/s"));
+        }
+    }
     let reason = |replica: &Replica| Some(format!("{}, {}", replica.id, replica.rejected.as_ref()?));
-    let reasons: Vec<_> = replicas.iter().filter_map(reason).collect();
-    let Some((first, others)) = reasons.split_first() else { return Vec::new() };
-    let (one, all) = (thousands(reasons.len() as u64), count(replicas.len(), "replica"));
-    let heading = paint(ERROR, &format!("{one} of {all} rejected newer rules:"));
-    let others = others.iter().map(|reason| ("", reason.clone()));
-    std::iter::once(("", format!("{heading} {first}"))).chain(others).collect()
-}
-
-/// Replicas without a summary: the first, and how many more.
-fn silent(replicas: &[Replica]) -> Option<(&'static str, String)> {
+    let rejected: Vec<_> = replicas.iter().filter_map(reason).collect();
+    for (at, reason) in rejected.iter().enumerate() {
+        let heading = format!("{} of {all} rejected newer rules:", thousands(rejected.len() as u64));
+        let heading = if at == 0 { paint(ERROR, &heading) + " " } else { String::new() };
+        lines.add("", heading + reason);
+    }
     let is_silent = |replica: &&Replica| !replica.summary.is_empty() && replica.summary != "published";
     let mut silent = replicas.iter().filter(is_silent);
-    let Replica { id, summary: why, .. } = silent.next()?;
-    let more = match silent.count() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Some(("", paint(WARNING, &format!("without the numbers of {id} ({why}){more}"))))
+    if let Some(Replica { id, summary: why, .. }) = silent.next() {
+        let more = match silent.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        lines.add("", paint(WARNING, &format!("without the numbers of {id} ({why}){more}")));
+    }
 }
 
 fn store(store: &StoreStatus) -> String {

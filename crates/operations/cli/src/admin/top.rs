@@ -2,17 +2,15 @@
 
 use clap::{Args, ValueEnum};
 
-use super::{
-    AdminArgs, Client, KeyArgs, ReplicaArgs, Reply, answered,
-    format::{Table, descriptor, duration, word},
-    overrides::effect_text,
-};
+use super::{AdminArgs, Client, KeyArgs, ReplicaArgs, Reply, answered, overrides::effect_text};
 use crate::{
     endpoint,
+    format::{descriptor, duration, word},
     serve::Environment,
-    terminal::{self, DIM, Failure, Verdict, paint, wrap},
+    table::Table,
+    terminal::{DIM, Failure, Verdict, paint, wrapped},
 };
-use api::{Top, Unmatched, Window};
+use api::{Top, Unmatched};
 use text::thousands;
 
 #[derive(Args, Clone, PartialEq, Debug)]
@@ -54,28 +52,25 @@ pub(crate) fn run(args: &TopArgs, environment: &Environment) -> Result<Verdict, 
         By::Shadowed => "shadowed",
         By::Allowed => "allowed",
     };
-    let n = args.n.to_string();
-    let mut query = vec![("n", n.as_str()), if args.unmatched { ("unmatched", "true") } else { ("by", by) }];
-    let key = args.key.query();
-    query.extend(key.iter().map(|(name, value)| (*name, value.as_str())));
-    query.extend(args.rule.iter().map(|rule| ("rule", rule.as_str())));
-    query.extend(args.replica.query());
+    let mut query = [args.key.query(), args.replica.query()].concat();
+    query.push(("n", args.n.to_string()));
+    query.push(if args.unmatched { ("unmatched", "true".to_owned()) } else { ("by", by.to_owned()) });
+    query.extend(args.rule.clone().map(|rule| ("rule", rule)));
     let client = Client::new(&args.admin, environment)?;
-    let foot = |window: &Window| wrap(&answered(&window.whose), terminal::width(), 0);
     if args.unmatched {
-        let top: Reply<Unmatched> = client.get("/api/v1/top", &query)?;
-        args.admin.print(&top.json, || unmatched(&top) + &foot(&top.window));
+        let top: Reply<Unmatched> = client.get("/api/v1/top", query)?;
+        client.print(&top, |top| unmatched(top) + &wrapped(&answered(&top.window.whose), 0));
         return Ok((!top.unmatched.is_empty()).into());
     }
-    let top: Reply<Top> = client.get("/api/v1/top", &query)?;
-    args.admin.print(&top.json, || text(&top, by) + &foot(&top.window));
+    let top: Reply<Top> = client.get("/api/v1/top", query)?;
+    client.print(&top, |top| text(top, by) + &wrapped(&answered(&top.window.whose), 0));
     Ok((!top.keys.is_empty()).into())
 }
 
 fn unmatched(Unmatched { unmatched: shapes, window, .. }: &Unmatched) -> String {
     let window = duration(window.window_seconds);
     if shapes.is_empty() {
-        return wrap(&format!("every descriptor of the last {window} met a rule\n"), terminal::width(), 0);
+        return wrapped(&format!("every descriptor of the last {window} met a rule\n"), 0);
     }
     let mut table = Table::new(&["reason", "domain", "descriptor", "#descriptors"]);
     for shape in shapes {
@@ -85,7 +80,7 @@ fn unmatched(Unmatched { unmatched: shapes, window, .. }: &Unmatched) -> String 
     }
     let foot =
         format!("of the last {window}; each line is a domain, or the keys of descriptors, with an example\n");
-    table.print() + &wrap(&paint(DIM, &foot), terminal::width(), 0)
+    table.print() + &wrapped(&paint(DIM, &foot), 0)
 }
 
 /// A count and its error.
@@ -100,7 +95,7 @@ fn with_error(count: u64, error: u64) -> String {
 fn text(Top { keys, window }: &Top, by: &str) -> String {
     let window = duration(window.window_seconds);
     if keys.is_empty() {
-        return wrap(&format!("no {by} hits in the last {window}\n"), terminal::width(), 0);
+        return wrapped(&format!("no {by} hits in the last {window}\n"), 0);
     }
     let mut columns = vec!["rule", "descriptor", "#refused", "#allowed"];
     let has_shadowed = keys.iter().any(|key| key.shadowed > 0);
@@ -122,7 +117,7 @@ fn text(Top { keys, window }: &Top, by: &str) -> String {
     }
     let shadowed = if has_shadowed { "; shadowed: over the limit, and allowed by shadow mode" } else { "" };
     let foot = format!("{}\n", paint(DIM, &format!("hits of the last {window}{shadowed}")));
-    table.print() + &wrap(&foot, terminal::width(), 0)
+    table.print() + &wrapped(&foot, 0)
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@ use std::{fmt::Write as _, slice};
 use clap::Args;
 
 use super::{
-    Client, ReplicaArgs, Reply, answered,
-    format::{descriptor, word},
-    overrides::{ChangeArgs, EndArgs, effect_text, user},
+    ChangeArgs, Client, ReplicaArgs, Reply, answered,
+    overrides::{EndArgs, effect_text},
+    user,
 };
 use crate::{
+    format::{descriptor, word},
     serve::Environment,
-    terminal::{self, DIM, ERROR, Failure, GOOD, Verdict, count, paint, wrap},
+    terminal::{DIM, ERROR, Failure, GOOD, Verdict, count, paint, wrapped},
 };
 use api::{Override, SetOverride, TextOr, Why, WhyDescriptor, WhyRequest, WhyTarget};
 use text::{printable, thousands};
@@ -42,12 +43,9 @@ pub(crate) fn run(args: &WhyArgs, environment: &Environment) -> Result<Verdict, 
         return Err(Failure::new("--exempt needs an end, and an end needs --exempt", advice));
     }
     let client = Client::new(&args.change.admin, environment)?;
-    let mut query = vec![("value", args.value.as_str())];
-    query.extend(args.replica.query());
-    let why: Reply<Why> = client.get("/api/v1/why", &query)?;
-    args.change
-        .admin
-        .print(&why.json, || wrap(&(text(&why) + &answered(&why.whose)), terminal::width(), INDENT));
+    let query = [vec![("value", args.value.clone())], args.replica.query()].concat();
+    let why: Reply<Why> = client.get("/api/v1/why", query)?;
+    client.print(&why, |why| wrapped(&(text(why) + &answered(&why.whose)), INDENT));
     if args.exempt {
         for target in &why.exemption {
             exempt(args, target, &client, environment)?;
@@ -71,11 +69,11 @@ fn exempt(
         expires_at: args.end.until.clone(),
         r#for: args.end.duration.clone(),
         reason: args.change.reason.clone(),
-        by: user(environment),
+        by: user(environment).cloned(),
         ..SetOverride::default()
     };
     let reply: Reply<Override> = client.post("/api/v1/overrides", &body)?;
-    args.change.admin.print(&reply.json, || format!("{}: {}\n", in_words(target), effect_text(&reply)));
+    client.print(&reply, |reply| format!("{}: {}\n", in_words(target), effect_text(reply)));
     Ok(())
 }
 

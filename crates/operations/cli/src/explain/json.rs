@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Counting, Explained, LimitOutcome, Outcome,
+    Counting, Explained, LimitOutcome, Outcome, full_key,
     path::{Step, words},
     text,
 };
@@ -13,7 +13,7 @@ use limiter::{Code, OverrideLimits};
 use overrides::{Action, Found, Target, model::timestamp};
 use rules::model::Node;
 
-pub(super) fn of(explained: &Explained<'_>) -> String {
+pub(super) fn explanation(explained: &Explained<'_>) -> String {
     let descriptors = explained.outcomes.iter().map(|outcome| descriptor(outcome, explained));
     let value = json!({
         "domain": explained.query.domain,
@@ -48,7 +48,7 @@ fn descriptor(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Value {
         "summary": text::summary(outcome, explained),
         "rule": rule,
         "override": outcome.applied.as_ref().map(overriding),
-        "replaced_by": outcome.replaced_by().map(rule_key),
+        "replaced_by": outcome.replaced_by().map(full_key),
         "levels": levels.collect::<Vec<_>>(),
         "limits": outcome.limits.iter().map(|one| limit(one, explained)).collect::<Vec<_>>(),
     })
@@ -84,11 +84,11 @@ fn overriding((found, limits): &(Found, OverrideLimits)) -> Value {
 }
 
 fn level(step: &Step<'_>, entry: &Value, explained: &Explained<'_>) -> Value {
-    let of = |node: &Node, reason: &str| json!({"text": node.text, "place": place(node, explained), "reason": reason});
-    let near = step.near.iter().map(|near| of(near.node, near.why.words().0));
+    let described = |node: &Node, reason: &str| json!({"text": node.text, "place": place(node, explained), "reason": reason});
+    let near = step.near.iter().map(|near| described(near.node, near.why.words().0));
     json!({
         "entry": entry,
-        "match": step.matched.map(|matched| of(matched.node, words(matched.how).0)),
+        "match": step.matched.map(|matched| described(matched.node, words(matched.how).0)),
         "near": near.collect::<Vec<_>>(),
         "others": step.others,
     })
@@ -99,14 +99,10 @@ fn place(node: &Node, explained: &Explained<'_>) -> Value {
     origin.map_or(Value::Null, |(file, line)| json!({"file": file, "line": line}))
 }
 
-fn rule_key(node: &Node) -> Option<&str> {
-    node.rule.as_ref().map(|rule| &*rule.full_key)
-}
-
 fn limit(LimitOutcome { limit, counting }: &LimitOutcome<'_>, explained: &Explained<'_>) -> Value {
     let (counter, replaced_by) = match counting {
         Counting::By(key) => (Some(key), None),
-        Counting::ReplacedBy(node) => (None, rule_key(node)),
+        Counting::ReplacedBy(node) => (None, full_key(node)),
     };
     let schedule = limit.scheduled(explained.now);
     let limit = limit.at(explained.now);

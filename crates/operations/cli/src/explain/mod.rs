@@ -126,14 +126,14 @@ pub(crate) fn run(args: &ExplainArgs, environment: &Environment) -> Result<Verdi
     };
     let mut report = Report::new(reading, options, false);
     let Some(rules) = report.rules.take() else {
-        return Err(format!("the rules cannot be used:\n{}", report.text().trim_end()).into());
+        return Err(report.unusable("the rules"));
     };
     let served = Served { rules, files: Vec::new(), attached: Handles::default() };
     let explained = explain(&query, &served, &overrides, &settings::policy(&settings), now)?;
     if args.admin.json {
-        terminal::print_json(&json::of(&explained));
+        terminal::print_json(&json::explanation(&explained));
     } else {
-        terminal::print(&text::of(&explained));
+        terminal::print(&text::explanation(&explained));
     }
     Ok(explained.all_match().into())
 }
@@ -178,14 +178,18 @@ fn explain<'r>(
     let preview =
         limiter::preview(&request, served, overrides, policy, now).map_err(|error| error.to_string())?;
     let rules = &served.rules;
-    let (unknown_domain, outcomes) = (None, Vec::new());
-    let (switch, over_limit) = (preview.switch, preview.over_limit);
-    let explained = Explained { query, rules, now, unknown_domain, switch, outcomes, over_limit };
+    let mut explained = Explained {
+        query,
+        rules,
+        now,
+        unknown_domain: None,
+        switch: preview.switch,
+        outcomes: Vec::new(),
+        over_limit: preview.over_limit,
+    };
     let Some(domain) = rules.domain(&query.domain) else {
-        return Ok(Explained {
-            unknown_domain: Some(unknown_domain_message(&query.domain, rules)),
-            ..explained
-        });
+        explained.unknown_domain = Some(unknown_domain_message(&query.domain, rules));
+        return Ok(explained);
     };
     let paths: Vec<Path<'r>> =
         request.descriptors.iter().map(|descriptor| path::walk(domain, &descriptor.entries)).collect();
@@ -207,7 +211,8 @@ fn explain<'r>(
         });
         Outcome { descriptor, limits: limits.collect(), path, applied }
     });
-    Ok(Explained { outcomes: outcomes.collect(), ..explained })
+    explained.outcomes = outcomes.collect();
+    Ok(explained)
 }
 
 /// `unknown domain "shops"; did you mean "shop"?`
@@ -259,6 +264,11 @@ impl Explained<'_> {
     fn place(&self, node: &Node) -> String {
         self.rules.origin(node).map(|(file, line)| format!("{file}:{line}")).unwrap_or_default()
     }
+}
+
+/// The full key of the rule that a descriptor has.
+fn full_key(node: &Node) -> Option<&str> {
+    node.rule.as_ref().map(|rule| &*rule.full_key)
 }
 
 impl<'r> Outcome<'r> {

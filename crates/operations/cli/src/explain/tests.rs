@@ -59,7 +59,7 @@ fn explain_hits(words: &str, hits: u64, change: impl FnOnce(&mut Policy)) -> (St
     let served = Served { rules: rules(RULES), files: Vec::new(), attached: Handles::default() };
     let query = query(words, hits);
     let explained = explain(&query, &served, &Index::default(), &policy, Time::from_seconds(86_430)).unwrap();
-    (plain(&text::of(&explained)), serde_json::from_str(&json::of(&explained)).unwrap())
+    (plain(&text::explanation(&explained)), serde_json::from_str(&json::explanation(&explained)).unwrap())
 }
 
 fn explained(words: &str) -> (String, serde_json::Value) {
@@ -288,8 +288,8 @@ fn overrides_are_explained() {
     let explained = |words| {
         let query = query(words, 1);
         let explained = explain(&query, &served, &index, &policy(), Time::from_seconds(86_430)).unwrap();
-        let json: serde_json::Value = serde_json::from_str(&json::of(&explained)).unwrap();
-        (plain(&text::of(&explained)), json["descriptors"][0]["override"].clone())
+        let json: serde_json::Value = serde_json::from_str(&json::explanation(&explained)).unwrap();
+        (plain(&text::explanation(&explained)), json["descriptors"][0]["override"].clone())
     };
     let (text, json) = explained("shop client=bob");
     let expected = "\n  override limit 50 per minute\n\n  limit \"hourly\": 50 per minute, fixed_window, \

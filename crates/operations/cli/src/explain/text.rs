@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Counting, Explained, LimitOutcome, Outcome,
+    Counting, Explained, LimitOutcome, Outcome, full_key,
     path::{End, Path, Step, words},
 };
 use crate::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint};
@@ -11,10 +11,10 @@ use clock::Time;
 use limit::{Algorithm, FixedWindow, Limit, Period};
 use limiter::{Code, OverrideLimits};
 use overrides::{Action, Found, model::timestamp};
-use rules::{Allowance, Rule, model::Node};
+use rules::{Allowance, Rule};
 use text::{duration, printable};
 
-pub(super) fn of(explained: &Explained<'_>) -> String {
+pub(super) fn explanation(explained: &Explained<'_>) -> String {
     let mut text = String::new();
     if let Some(unknown) = &explained.unknown_domain {
         // Writing to a String cannot fail, here and below.
@@ -22,7 +22,7 @@ pub(super) fn of(explained: &Explained<'_>) -> String {
     }
     if let Some(switch @ Found { action: Action::Shadow, .. }) = &explained.switch {
         let effect = "requests are counted and allowed, unless an override blocks or allows them";
-        let _ = writeln!(text, "{}{}: {effect}\n", paint(WARNING, "switch shadow"), of_target(switch));
+        let _ = writeln!(text, "{}{}: {effect}\n", paint(WARNING, "switch shadow"), end_and_target(switch));
     }
     for (index, outcome) in explained.outcomes.iter().enumerate() {
         text.push_str(if index > 0 { "\n" } else { "" });
@@ -78,7 +78,7 @@ fn add_override(text: &mut String, found: &Found, limits: &OverrideLimits, expla
     };
     let is_switch = found.by.as_ref().is_some_and(|by| by.target.scope().is_switch());
     let name = if is_switch { "switch" } else { "override" };
-    let _ = writeln!(text, "\n  {name} {}{}{effect}", found.effect(), of_target(found));
+    let _ = writeln!(text, "\n  {name} {}{}{effect}", found.effect(), end_and_target(found));
     for (limit, key) in limits {
         let _ = writeln!(text, "\n  {}\n    counter {}", limit_line(limit, explained), printable(key));
     }
@@ -86,7 +86,7 @@ fn add_override(text: &mut String, found: &Found, limits: &OverrideLimits, expla
 
 /// ` until 2026-11-23T00:00:00Z by shop --entry ip=10.0.0.0/8`, as far as there is an end, and a target other than the
 /// descriptor.
-fn of_target(found: &Found) -> String {
+fn end_and_target(found: &Found) -> String {
     let end = found.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
     let by = found.by.as_ref().map(|by| format!(" by {}", printable(&by.target.plain().to_string())));
     format!("{end}{}", by.unwrap_or_default())
@@ -110,7 +110,7 @@ pub(super) fn summary(outcome: &Outcome<'_>, explained: &Explained<'_>) -> Strin
                 "matches rule {}{}, which is replaced by {}{}",
                 rule.full_key,
                 place(node),
-                full_key(by),
+                full_key(by).unwrap_or_default(),
                 place(by)
             ),
         },
@@ -167,10 +167,6 @@ fn add_step(text: &mut String, step: &Step<'_>, explained: &Explained<'_>) {
     }
 }
 
-fn full_key(node: &Node) -> &str {
-    node.rule.as_ref().map_or("", |rule| &rule.full_key)
-}
-
 fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<'_>) {
     let _ = writeln!(text, "\n  {}", limit_line(limit.limit, explained));
     let hits = explained.query.hits;
@@ -178,7 +174,7 @@ fn add_limit(text: &mut String, limit: &LimitOutcome<'_>, explained: &Explained<
         Counting::By(key) if hits == 1 => writeln!(text, "    counter {}", printable(key)),
         Counting::By(key) => writeln!(text, "    counter {} under {}", count(hits, "hit"), printable(key)),
         Counting::ReplacedBy(node) => {
-            writeln!(text, "    not counted: replaced by {}", printable(full_key(node)))
+            writeln!(text, "    not counted: replaced by {}", printable(full_key(node).unwrap_or_default()))
         }
     };
     // An estimate is cut to the limit.

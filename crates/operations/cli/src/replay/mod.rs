@@ -5,7 +5,6 @@
 
 mod github;
 mod html;
-mod progress;
 mod text;
 
 use std::{
@@ -17,13 +16,13 @@ use std::{
 
 use clap::Args;
 
-use self::progress::Progress;
 use super::{
-    check::{Format, Report as Checked},
+    check::{Format, FormatArgs, Report as Checked},
     explain,
+    progress::Progress,
     rules_files::{self, ReadingArgs},
     serve::Environment,
-    terminal::{self, Failure, Verdict, print_error},
+    terminal::{self, Failure, Verdict},
 };
 use ::replay::{
     AccessLog, Decider, Failed, Format as LogFormat, Log, Replay, Report, Share, Template, Unreadable,
@@ -74,12 +73,8 @@ pub(crate) struct ReplayArgs {
     /// Also write the report as a page into this file.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// The output format.
-    #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: Format,
-    /// Short for --format json.
-    #[arg(long, conflicts_with = "format")]
-    json: bool,
+    #[command(flatten)]
+    format: FormatArgs,
 }
 
 /// 9000-01-01T00:00:00Z
@@ -98,16 +93,14 @@ pub(super) fn time(text: &str) -> Result<Time, String> {
 
 /// Replays logs and prints the report. The verdict is no if more is newly refused than `--fail-above` allows.
 pub(crate) fn run(args: &ReplayArgs, environment: &Environment) -> Result<Verdict, Failure> {
-    let format = if args.json { Format::Json } else { args.format };
-    let report = match replay(args, environment, format) {
+    let format = args.format.chosen();
+    let report = match replay(args, environment) {
         Ok(report) => report,
-        Err(Stopped::Unreadable(unreadable)) if format == Format::Github => {
-            terminal::print_data(&github::error(&unreadable));
+        Err(Stopped { annotations: Some(annotations), .. }) if format == Format::Github => {
+            terminal::print_data(&annotations);
             return Ok(Verdict::Unknown);
         }
-        Err(Stopped::Unreadable(unreadable)) => return Err(unreadable.to_string().into()),
-        Err(Stopped::Printed) => return Ok(Verdict::Unknown),
-        Err(Stopped::Other(failure)) => return Err(failure),
+        Err(Stopped { failure, .. }) => return Err(failure),
     };
     if let (Some(_), true) = (args.fail_above, report.is_partial()) {
         let why = if report.logs.missing > 0 {
@@ -122,42 +115,46 @@ pub(crate) fn run(args: &ReplayArgs, environment: &Environment) -> Result<Verdic
     }
     if let Some(path) = &args.html {
         let failed = |error| format!("cannot write {}: {error}", path.display());
-        fs::write(path, html::of(&report)).map_err(failed)?;
+        fs::write(path, html::page(&report)).map_err(failed)?;
     }
     let is_above = args.fail_above.filter(|share| report.is_above(*share));
     match format {
-        Format::Text => terminal::print(&text::of(&report, is_above)),
-        Format::Json => terminal::print_json(&json(&report)?),
-        Format::Github => terminal::print_data(&github::of(&report, is_above)),
+        Format::Text => terminal::print(&text::report(&report, is_above)),
+        Format::Json => {
+            let json = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
+            terminal::print_json(&(json + "\n"));
+        }
+        Format::Github => terminal::print_data(&github::report(&report, is_above)),
     }
     Ok(is_above.is_none().into())
 }
 
-fn json(report: &Report) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
-    Ok(text + "\n")
-}
-
-enum Stopped {
-    Unreadable(Unreadable),
-    /// What is wrong has been printed.
-    Printed,
-    Other(Failure),
+/// Why there is no report.
+struct Stopped {
+    failure: Failure,
+    /// The same as workflow commands, if it is about a log or rules.
+    annotations: Option<String>,
 }
 
 impl From<Failure> for Stopped {
     fn from(failure: Failure) -> Self {
-        Self::Other(failure)
+        Self { failure, annotations: None }
     }
 }
 
 impl From<String> for Stopped {
     fn from(message: String) -> Self {
-        Self::Other(message.into())
+        Failure::from(message).into()
     }
 }
 
-fn replay(args: &ReplayArgs, environment: &Environment, format: Format) -> Result<Report, Stopped> {
+impl From<Unreadable> for Stopped {
+    fn from(unreadable: Unreadable) -> Self {
+        Self { failure: unreadable.to_string().into(), annotations: Some(github::error(&unreadable)) }
+    }
+}
+
+fn replay(args: &ReplayArgs, environment: &Environment) -> Result<Report, Stopped> {
     if let (Some(from), Some(to)) = (args.from, args.to)
         && from >= to
     {
@@ -168,12 +165,11 @@ fn replay(args: &ReplayArgs, environment: &Environment, format: Format) -> Resul
     // None is removed as expired: the log is older than now.
     let index = file.map(|path| explain::read_overrides(path, Time::default())).transpose()?;
     let index = Arc::new(index.unwrap_or_default());
-    let rules = side(&args.rules, args, (environment, &settings), &index, format)?;
+    let rules = decider(&args.rules, args, environment, &settings, &index)?;
     let against = args.against.as_ref();
-    let against =
-        against.map(|path| side(path, args, (environment, &settings), &index, format)).transpose()?;
+    let against = against.map(|path| decider(path, args, environment, &settings, &index)).transpose()?;
     let (logs, size) = open(&args.logs)?;
-    let mut progress = Progress::new(size);
+    let mut progress = Progress::new("request", size);
     let replay = Replay {
         logs,
         access_log: access_log(args),
@@ -183,15 +179,20 @@ fn replay(args: &ReplayArgs, environment: &Environment, format: Format) -> Resul
         to: args.to,
         suggest: args.suggest,
     };
-    let result = replay.run(&mut |decision| progress.show(decision.bytes_read, decision.number));
-    progress.clear();
+    let result = replay.run(&mut |decision| {
+        // Reading the clock takes a share of the time of a decision.
+        if decision.number.is_multiple_of(1 << 12) {
+            progress.show(decision.bytes_read, decision.number);
+        }
+    });
     result.map_err(|failed| match failed {
-        Failed::Unreadable(unreadable) => Stopped::Unreadable(unreadable),
-        Failed::System(error) => Stopped::Other(format!("the system denies a thread: {error}").into()),
-        Failed::TooManyKeys => Stopped::Other(Failure::new(
-            "more keys are counted at one time than fit into memory, so the decisions would be wrong",
-            "replay a part of the log with --from and --to",
-        )),
+        Failed::Unreadable(unreadable) => unreadable.into(),
+        Failed::System(error) => format!("the system denies a thread: {error}").into(),
+        Failed::TooManyKeys => {
+            let what =
+                "more keys are counted at one time than fit into memory, so the decisions would be wrong";
+            Failure::new(what, "replay a part of the log with --from and --to").into()
+        }
     })
 }
 
@@ -202,28 +203,23 @@ fn access_log(args: &ReplayArgs) -> Option<AccessLog> {
 }
 
 /// The rules at a path, ready to decide as the service would with these settings.
-fn side(
+fn decider(
     path: &Path,
     args: &ReplayArgs,
-    (environment, settings): (&Environment, &Settings),
+    environment: &Environment,
+    settings: &Settings,
     overrides: &Arc<Index>,
-    format: Format,
 ) -> Result<Decider, Stopped> {
     let (reading, options) = rules_files::read(&[path.to_owned()], args.reading, environment)?;
     let mut checked = Checked::new(reading, options, false);
     let Some(rules) = checked.rules.take() else {
-        if format == Format::Github {
-            terminal::print_data(&checked.github());
-        } else {
-            let text = checked.text();
-            print_error(format!("the rules of {} cannot be used:\n{}", path.display(), text.trim_end()));
-        }
-        return Err(Stopped::Printed);
+        let failure = checked.unusable(&format!("the rules of {}", path.display()));
+        return Err(Stopped { failure, annotations: Some(checked.github()) });
     };
     // A mistyped directory would admit everything.
     if rules.rule_count() == 0 {
         let message = format!("{} has no rules, so it would refuse nothing", path.display());
-        return Err(Stopped::Other(Failure::new(message, "name the directory of the rules files")));
+        return Err(Failure::new(message, "name the directory of the rules files").into());
     }
     let cache = settings.store.local_cache_bytes;
     Ok(Decider::new(rules, settings::policy(settings), overrides.clone(), cache))
@@ -243,11 +239,10 @@ fn open(paths: &[PathBuf]) -> Result<(Vec<Log>, Option<u64>), Stopped> {
             continue;
         }
         let opened = File::open(path).and_then(|file| Ok((file.metadata()?, file)));
-        let unreadable =
-            |message: String| Stopped::Unreadable(Unreadable { log: name.clone(), line: None, message });
+        let unreadable = |message: String| Unreadable { log: name.clone(), line: None, message };
         let (metadata, file) = opened.map_err(|error| unreadable(format!("cannot be read: {error}")))?;
         if metadata.is_dir() {
-            return Err(unreadable("is a directory; expected logs".to_owned()));
+            return Err(unreadable("is a directory; expected logs".to_owned()).into());
         }
         size = size.filter(|_| metadata.is_file()).map(|size: u64| size.saturating_add(metadata.len()));
         logs.push(Log { name, bytes: Box::new(file) });

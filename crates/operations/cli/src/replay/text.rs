@@ -1,14 +1,23 @@
-//! The report of a replay for a terminal.
+//! The report of a replay for a terminal, and the sections that it shares with the page.
 
 use std::fmt::Write as _;
 
 use crate::{
-    admin::format::Table,
-    terminal::{self, BOLD, DIM, ERROR, WARNING, count, paint, wrap},
+    format::{duration, share},
+    table::Table,
+    terminal::{self, BOLD, DIM, ERROR, WARNING, count, paint, wrapped},
 };
-use ::replay::{KeyReport, Report, RuleReport, SampledBy, Share, Slot, Unlogged, WINDOW};
-use clock::{Rfc3339, Time};
-use text::{duration, thousands};
+use ::replay::{KeyReport, Report, SampledBy, Share, Slot, Unlogged, UseReport, WINDOW};
+use clock::Rfc3339;
+use text::thousands;
+
+/// Where the report is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Medium {
+    /// Without the columns for which it has no room.
+    Terminal,
+    Page,
+}
 
 /// A number of the chart over time.
 pub(super) type Series = (&'static str, fn(&Slot) -> u64);
@@ -16,16 +25,42 @@ pub(super) type Series = (&'static str, fn(&Slot) -> u64);
 /// Rows of each table; the JSON has more.
 const MAX_ROWS: usize = 20;
 
-pub(super) fn of(report: &Report, is_above: Option<Share>) -> String {
-    let mut out = head(report) + &over_time(report) + &rules(report) + &uses(report);
-    out += &keys("#newly refused", &report.newly_refused_keys, report.compares);
-    out += &keys("#newly allowed", &report.newly_allowed_keys, report.compares);
+/// A part of the report for a terminal and for the page.
+pub(super) struct Section {
+    /// Shown on the page.
+    pub(super) title: &'static str,
+    pub(super) table: Table,
+    /// What the columns mean; empty if their names say it.
+    pub(super) note: String,
+}
+
+/// The tables of the report that have rows, in their order.
+pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+    let refused = if report.compares { "#newly refused" } else { "#refused" };
+    let title = if report.compares { "Newly refused keys" } else { "Refused keys" };
+    let sections = [
+        rules(report, medium),
+        uses(report),
+        keys(title, refused, &report.newly_refused_keys),
+        keys("Newly allowed keys", "#newly allowed", &report.newly_allowed_keys),
+    ];
+    sections.into_iter().filter(|section| !section.table.is_empty()).collect()
+}
+
+pub(super) fn report(report: &Report, is_above: Option<Share>) -> String {
+    let mut out = head(report) + &over_time(report);
+    for Section { table, note, .. } in sections(report, Medium::Terminal) {
+        let _ = write!(out, "\n{}", table.print_first(MAX_ROWS));
+        if !note.is_empty() {
+            out += &wrapped(&format!("{}\n", paint(DIM, &note)), 0);
+        }
+    }
     if !report.unmet.is_empty() {
         let shown = report.unmet.iter().take(MAX_ROWS).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = report.unmet.len().saturating_sub(MAX_ROWS);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let line = format!("\nno request met {}: {shown}{more}\n", count(report.unmet.len(), "rule"));
-        out += &wrap(&line, terminal::width(), 2);
+        out += &wrapped(&line, 2);
     }
     if let Some(share) = is_above {
         let line = format!("more than {share} of the requests would be newly refused");
@@ -36,41 +71,35 @@ pub(super) fn of(report: &Report, is_above: Option<Share>) -> String {
 
 /// `10 requests, 4 refused (40 %), 2 newly refused (20 %), 1 newly allowed (10 %)`
 pub(super) fn summary(report: &Report) -> String {
-    let of = |part: u64, what: &str| format!("{} {what} ({})", thousands(part), share(part, report.requests));
-    let mut text = format!("{}, {}", count(report.requests, "request"), of(report.refused, "refused"));
-    if report.compares {
-        let (refused, allowed) = (report.newly_refused, report.newly_allowed);
+    let mut text = count(report.requests, "request");
+    let mut add = |part: u64, what: &str| {
         // Writing to a String cannot fail, here and below.
-        let _ = write!(text, ", {}, {}", of(refused, "newly refused"), of(allowed, "newly allowed"));
+        let _ = write!(text, ", {} {what} ({})", thousands(part), share(part, report.requests));
+    };
+    add(report.refused, "refused");
+    if report.compares {
+        add(report.newly_refused, "newly refused");
+        add(report.newly_allowed, "newly allowed");
     }
     text
 }
 
-/// A share in percent with two significant digits.
-pub(super) fn share(part: u64, whole: u64) -> String {
-    let percent = part as f64 * 100.0 / whole.max(1) as f64;
-    match percent {
-        _ if part == 0 => "0 %".to_owned(),
-        10.0.. => format!("{percent:.0} %"),
-        1.0.. => format!("{percent:.1} %"),
-        0.1.. => format!("{percent:.2} %"),
-        0.01.. => format!("{percent:.3} %"),
-        _ => "below 0.01 %".to_owned(),
-    }
-}
-
 fn head(report: &Report) -> String {
-    let width = terminal::width();
-    let mut out = wrap(&format!("{}\n", paint(BOLD, &summary(report))), width, 2);
-    if let (Some(from), Some(to)) = (report.from, report.to) {
-        let length = duration::short(to.seconds().saturating_sub(from.seconds()));
-        let line = format!("{} to {}, {length}\n", Rfc3339(from), Rfc3339(to));
-        out += &wrap(&paint(DIM, &line), width, 2);
+    let mut out = wrapped(&format!("{}\n", paint(BOLD, &summary(report))), 2);
+    if let Some(range) = range(report) {
+        out += &wrapped(&format!("{}\n", paint(DIM, &range)), 2);
     }
     for warning in warnings(report) {
-        out += &wrap(&format!("{}: {warning}\n", paint(WARNING, "warning")), width, 2);
+        out += &wrapped(&format!("{}: {warning}\n", paint(WARNING, "warning")), 2);
     }
     out
+}
+
+/// The times of the first and the last request, and the time between them.
+pub(super) fn range(report: &Report) -> Option<String> {
+    let (from, to) = (report.from?, report.to?);
+    let length = duration(to.seconds().saturating_sub(from.seconds()));
+    Some(format!("{} to {}, {length}", Rfc3339(from), Rfc3339(to)))
 }
 
 /// What makes the numbers less than the whole truth.
@@ -124,22 +153,20 @@ fn over_time(report: &Report) -> String {
     let total = (last.time.seconds() - first.time.seconds()) / seconds + 1;
     let columns = terminal::width().saturating_sub(36).clamp(10, 60) as u64;
     let per_column = total.div_ceil(columns);
-    let mut out = format!(
-        "\n{}\n",
-        paint(BOLD, &format!("EVERY {}", duration::short(per_column * seconds).to_uppercase()))
-    );
+    let mut out =
+        format!("\n{}\n", paint(BOLD, &format!("EVERY {}", duration(per_column * seconds).to_uppercase())));
     let rows: [Series; 4] = [
         ("requests", |slot| slot.requests),
         ("refused", |slot| slot.refused),
         ("newly refused", |slot| slot.newly_refused),
         ("newly allowed", |slot| slot.newly_allowed),
     ];
-    for (name, of) in rows.into_iter().take(if report.compares { 4 } else { 2 }) {
+    for (name, number) in rows.into_iter().take(if report.compares { 4 } else { 2 }) {
         let mut sums = vec![0_u64; usize::try_from(total.div_ceil(per_column)).unwrap_or_default()];
         for slot in slots {
             let column = (slot.time.seconds() - first.time.seconds()) / seconds / per_column;
             if let Some(sum) = sums.get_mut(usize::try_from(column).unwrap_or_default()) {
-                *sum += of(slot);
+                *sum += number(slot);
             }
         }
         let most = sums.iter().copied().max().unwrap_or_default();
@@ -159,77 +186,57 @@ fn bar(number: u64, most: u64) -> char {
     usize::try_from(index).ok().and_then(|index| BARS.get(index)).copied().unwrap_or('█')
 }
 
-fn rules(report: &Report) -> String {
-    let met = |rule: &&RuleReport| rule.requests > 0 || rule.removed;
-    let rules: Vec<&RuleReport> = report.rules.iter().filter(met).collect();
-    if rules.is_empty() {
-        return String::new();
+/// The rules that requests met, and those that were removed.
+fn rules(report: &Report, medium: Medium) -> Section {
+    let mut columns = vec!["rule", "#requests", "#refused"];
+    if report.compares {
+        columns.extend(["#newly refused", "#newly allowed"]);
     }
-    let mut table = if report.compares {
-        Table::new(&["rule", "#requests", "#refused", "#newly refused", "#newly allowed"])
-    } else {
-        Table::new(&["rule", "#requests", "#refused"])
-    };
-    for rule in rules.iter().take(MAX_ROWS) {
+    if medium == Medium::Page {
+        columns.push("place");
+    }
+    let mut table = Table::new(&columns);
+    for rule in report.rules.iter().filter(|rule| rule.requests > 0 || rule.removed) {
         let name = if rule.removed { format!("{} (removed)", rule.rule) } else { rule.rule.clone() };
         let mut cells = vec![name, thousands(rule.requests), thousands(rule.refused)];
         if report.compares {
             cells.extend([thousands(rule.newly_refused), thousands(rule.newly_allowed)]);
         }
+        if medium == Medium::Page {
+            let place = rule.file.as_ref().zip(rule.line).map(|(file, line)| format!("{file}:{line}"));
+            cells.push(place.unwrap_or_default());
+        }
         table.row(cells);
     }
-    format!("\n{}{}", table.print(), more(rules.len()))
+    Section { title: "Rules", table, note: String::new() }
 }
 
 /// The use of each limit by key.
-fn uses(report: &Report) -> String {
-    let suggests = report.rules.iter().flat_map(|rule| &rule.limits).any(|limit| limit.suggested.is_some());
-    let columns = ["rule", "limit", "#keys", "#over", "#p50", "#p99", "#p99.9", "#most", "#suggested"];
-    let mut table = Table::new(columns.get(..if suggests { 9 } else { 8 }).unwrap_or_default());
-    let limits = report.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
-    let limits: Vec<_> = limits.filter(|(_, limit)| limit.used.keys > 0).collect();
-    if limits.is_empty() {
-        return String::new();
-    }
-    for (rule, limit) in limits.iter().take(MAX_ROWS) {
-        let used = &limit.used;
+fn uses(report: &Report) -> Section {
+    let limits = || report.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)));
+    let suggests = limits().any(|(_, limit)| limit.suggested.is_some());
+    let mut columns = vec!["rule", "limit", "#keys", "#over", "#p50", "#p99", "#p99.9", "#most"];
+    columns.extend(suggests.then_some("#suggested"));
+    let mut table = Table::new(&columns);
+    for (rule, limit) in limits().filter(|(_, limit)| limit.used.keys > 0) {
+        let UseReport { keys, keys_over, p50, p99, p99_9, most } = limit.used;
         let mut cells = vec![rule.rule.clone(), limit.limit.to_string()];
-        cells.extend(
-            [used.keys as u64, used.keys_over as u64, used.p50, used.p99, used.p99_9, used.most]
-                .map(thousands),
-        );
-        cells.extend(limit.suggested.map(thousands));
+        cells.extend([keys as u64, keys_over as u64, p50, p99, p99_9, most].map(thousands));
+        cells.extend(suggests.then(|| limit.suggested.map(thousands).unwrap_or_default()));
         table.row(cells);
     }
-    let mut foot = "keys, those over their limit, and the most hits of a key in one window".to_owned();
+    let mut note = "keys, those over their limit, and the most hits of a key in one window".to_owned();
     if suggests {
-        foot += "; a suggested limit fits these logs, not the traffic to come";
+        note += "; a suggested limit fits these logs, not the traffic to come";
     }
-    let foot = wrap(&format!("{}\n", paint(DIM, &foot)), terminal::width(), 0);
-    format!("\n{}{}{foot}", table.print(), more(limits.len()))
+    Section { title: "Use of the limits", table, note }
 }
 
-fn keys(what: &'static str, keys: &[KeyReport], compares: bool) -> String {
-    if keys.is_empty() {
-        return String::new();
+fn keys(title: &'static str, requests: &'static str, keys: &[KeyReport]) -> Section {
+    let mut table = Table::new(&["rule", "key", requests, "first", "last"]);
+    for KeyReport { rule, descriptor, requests, first, last } in keys {
+        let (first, last) = (Rfc3339(*first).to_string(), Rfc3339(*last).to_string());
+        table.row([rule.clone(), descriptor.clone(), thousands(*requests), first, last]);
     }
-    let mut table = Table::new(&["rule", "key", if compares { what } else { "#refused" }, "first", "last"]);
-    for key in keys.iter().take(MAX_ROWS) {
-        let when = |time: Time| Rfc3339(time).to_string();
-        table.row([
-            key.rule.clone(),
-            key.descriptor.clone(),
-            thousands(key.requests),
-            when(key.first),
-            when(key.last),
-        ]);
-    }
-    format!("\n{}{}", table.print(), more(keys.len()))
-}
-
-fn more(rows: usize) -> String {
-    match rows.checked_sub(MAX_ROWS) {
-        None | Some(0) => String::new(),
-        Some(more) => format!("{}\n", paint(DIM, &format!("and {more} more, see --json"))),
-    }
+    Section { title, table, note: String::new() }
 }

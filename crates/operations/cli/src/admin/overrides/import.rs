@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Cursor, IsTerminal as _, Read as _, Write as _},
+    io::{self, Cursor, Read as _},
     path::Path,
     time::{Duration, Instant},
 };
@@ -10,9 +10,10 @@ use std::{
 use bytes::Bytes;
 use hyper::Method;
 
-use super::{ImportArgs, source::Source, user};
+use super::{ImportArgs, source::Source};
 use crate::{
-    admin::{Client, Reply, with_query},
+    admin::{Client, Query, Reply, user},
+    progress::{Progress, per_second},
     serve::Environment,
     terminal::{self, Failure, Verdict, count},
 };
@@ -33,9 +34,15 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(PartialEq, Eq, Debug)]
 struct Import {
-    /// Each with the number of overrides up to its end.
-    pieces: Vec<(String, u64)>,
+    pieces: Vec<Piece>,
     total: u64,
+}
+
+#[derive(PartialEq, Eq, Debug)]
+struct Piece {
+    lines: String,
+    /// The number of overrides up to its end.
+    until: u64,
 }
 
 /// Imports a file. There is no verdict if it has errors; then nothing has changed.
@@ -48,7 +55,7 @@ pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdic
         is_csv,
         args.force,
         args.change.reason.as_deref(),
-        user(environment).as_deref(),
+        user(environment).map(String::as_str),
     ) {
         Ok(import) => import,
         Err(errors) => {
@@ -59,12 +66,12 @@ pub(super) fn run(args: &ImportArgs, environment: &Environment) -> Result<Verdic
         }
     };
     drop(text);
+    let mut admin = args.change.admin.clone();
     if args.check {
         let text = || format!("{file}: {}: OK\n", count(import.total, "override"));
-        args.change.admin.print(&json!({"checked": import.total}), text);
+        admin.print(&json!({"checked": import.total}), text);
         return Ok(Verdict::Yes);
     }
-    let mut admin = args.change.admin.clone();
     admin.timeout = admin.timeout.or(Some(TIMEOUT));
     import.send(&Client::new(&admin, environment)?, args).or_else(Failure::verdict)
 }
@@ -89,7 +96,8 @@ impl Import {
     ) -> Result<Self, Vec<String>> {
         let mut source =
             Source::new(Cursor::new(text), is_csv, SystemClock.now()).map_err(|error| vec![error])?;
-        let (mut import, mut errors) = (Self { pieces: Vec::new(), total: 0 }, Vec::new());
+        let mut import = Self { pieces: Vec::new(), total: 0 };
+        let mut errors = Vec::new();
         while let Some(one) = source.next() {
             match one {
                 Ok(one) => import.add(&Input { force: one.force || force, ..one }, reason, by),
@@ -123,76 +131,50 @@ impl Import {
         }
         self.total += 1;
         let line = format!("{json}\n");
-        match self.pieces.last_mut().filter(|(piece, _)| piece.len() < PIECE) {
-            Some((piece, until)) => {
-                piece.push_str(&line);
-                *until = self.total;
+        match self.pieces.last_mut().filter(|piece| piece.lines.len() < PIECE) {
+            Some(piece) => {
+                piece.lines.push_str(&line);
+                piece.until = self.total;
             }
-            None => self.pieces.push((line, self.total)),
+            None => self.pieces.push(Piece { lines: line, until: self.total }),
         }
     }
 
     fn send(self, client: &Client, args: &ImportArgs) -> Result<Verdict, Failure> {
-        let (begun, total) = (Instant::now(), self.total);
-        let begun_import: Reply<ImportBegun> = client.call(Method::POST, "/api/v1/imports")?;
-        let path = format!("/api/v1/imports/{}", begun_import.import);
+        let started = Instant::now();
+        let total = self.total;
+        let begun: Reply<ImportBegun> = client.call(Method::POST, "/api/v1/imports", Query::new(), None)?;
+        let path = format!("/api/v1/imports/{}", begun.import);
         let length = self.send_pieces(client, &path).inspect_err(|_| {
             // The service discards it by itself if it cannot be reached.
-            let _ = client.call::<ImportAborted>(Method::DELETE, &path);
+            let _ = client.delete::<ImportAborted>(&path, Query::new());
         })?;
-        let query = args.change.reason_query().into_iter().chain([("overrides", &*length)]);
-        let reply: Reply<Imported> = client.call(Method::PUT, &with_query(&path, query))?;
-        args.change.admin.print(&reply.json, || {
-            let rate = per_second(total, begun.elapsed());
+        let query = [args.change.query(), vec![("overrides", length)]].concat();
+        client.changed(client.call(Method::PUT, &path, query, None), None, |reply: &Imported| {
             format!(
                 "imported {} in {:.1}s ({} per second); {} in force\n",
                 count(reply.imported, "override"),
-                begun.elapsed().as_secs_f64(),
-                thousands(rate),
+                started.elapsed().as_secs_f64(),
+                thousands(per_second(total, started.elapsed())),
                 thousands(reply.total as u64),
             )
-        });
-        Ok(Verdict::Yes)
+        })
     }
 
     /// Sends the overrides, and returns the number of those that the import then has.
     fn send_pieces(self, client: &Client, path: &str) -> Result<String, Failure> {
-        let (begun, is_shown) = (Instant::now(), io::stderr().is_terminal());
+        let mut progress = Progress::new("override", Some(self.total));
         let mut length = "0".to_owned();
-        for (piece, until) in self.pieces {
+        for Piece { lines, until } in self.pieces {
             // The service compares the number with that of Redis, which may have lost some.
-            let path = with_query(path, [("overrides", &*length)]);
-            let body = ("application/x-ndjson", Bytes::from(piece));
-            let reply: Reply<ImportLength> = client.send(Method::POST, &path, Some(body))?;
+            let body = ("application/x-ndjson", Bytes::from(lines));
+            let reply: Reply<ImportLength> =
+                client.call(Method::POST, path, vec![("overrides", length)], Some(body))?;
             length = reply.overrides.to_string();
-            if is_shown {
-                // There is no other place to report to.
-                let _ = write!(io::stderr(), "\r{}", bar(until, self.total, begun.elapsed()));
-            }
-        }
-        if is_shown {
-            let _ = writeln!(io::stderr());
+            progress.show(until, until);
         }
         Ok(length)
     }
-}
-
-fn per_second(count: u64, elapsed: Duration) -> u64 {
-    let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
-    count.saturating_mul(1000) / millis
-}
-
-/// `[#####     ]  50 %  500,000 of 1,000,000, 81,000/s`
-fn bar(done: u64, total: u64, elapsed: Duration) -> String {
-    let part = |of: u64| (done.min(total).saturating_mul(of)).checked_div(total).unwrap_or(of);
-    format!(
-        "[{:<20}] {:>3} %  {} of {}, {}/s",
-        "#".repeat(usize::try_from(part(20)).unwrap_or_default()),
-        part(100),
-        thousands(done),
-        thousands(total),
-        thousands(per_second(done, elapsed))
-    )
 }
 
 #[cfg(test)]
@@ -202,17 +184,6 @@ mod tests {
     /// The number of overrides, or the errors.
     fn check(text: &[u8], is_csv: bool) -> Result<u64, Vec<String>> {
         Import::read(text, is_csv, false, None, None).map(|import| import.total)
-    }
-
-    #[test]
-    fn the_bar_shows_the_progress() {
-        let second = Duration::from_secs(2);
-        assert_eq!(bar(0, 1_000_000, second), "[                    ]   0 %  0 of 1,000,000, 0/s");
-        assert_eq!(
-            bar(500_000, 1_000_000, second),
-            "[##########          ]  50 %  500,000 of 1,000,000, 250,000/s"
-        );
-        assert_eq!(bar(7, 7, Duration::ZERO), "[####################] 100 %  7 of 7, 7,000/s");
     }
 
     #[test]

@@ -7,19 +7,16 @@ mod source;
 
 pub(crate) use self::source::Source;
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt::Write as _, path::PathBuf, time::Duration};
 
 use clap::{ArgGroup, Args, Subcommand};
-use hyper::Method;
 use serde_json::json;
 
-use super::{
-    AdminArgs, Client, Reply, forecast,
-    format::{self, Table, duration, word},
-    with_query,
-};
+use super::{AdminArgs, ChangeArgs, Client, Missing, Query, Reply, forecast, user};
 use crate::{
+    format::{self, duration, word},
     serve::Environment,
+    table::Table,
     terminal::{self, Failure, Verdict, count},
 };
 use api::{LimitsInForce, OverrideEntry, OverrideRemoved, Overrides, SetOverride, Status, Switches, TextOr};
@@ -54,7 +51,7 @@ pub(crate) enum OverrideCommand {
     ///
     /// The columns, and the fields of a line, are `domain`, `descriptor`, `action`, `requests_per_unit`, `unit`,
     /// `calendar`, `name`, `scale`, `expires_at`, `for`, `reason`, `entry` and `force`. An override that no request can meet is an error,
-    /// unless it has `force` or comes from `tollgate override list --csv`.
+    /// unless it has `force` or comes from `tollgate override list --csv`. --reason is for overrides without one.
     Import(ImportArgs),
 }
 
@@ -172,15 +169,6 @@ pub(crate) struct ImportArgs {
     change: ChangeArgs,
 }
 
-#[derive(Args, Clone, PartialEq, Debug)]
-pub(crate) struct ChangeArgs {
-    /// The reason, shown in the log and in lists; an import uses it for overrides without one.
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: Option<String>,
-    #[command(flatten)]
-    pub(super) admin: AdminArgs,
-}
-
 /// Sets, lists, removes or imports overrides.
 pub(crate) fn run(command: &OverrideCommand, environment: &Environment) -> Result<Verdict, Failure> {
     match command {
@@ -188,12 +176,6 @@ pub(crate) fn run(command: &OverrideCommand, environment: &Environment) -> Resul
         OverrideCommand::List(args) => list(args, environment),
         OverrideCommand::Remove(args) => remove(args, environment),
         OverrideCommand::Import(args) => import::run(args, environment),
-    }
-}
-
-impl ChangeArgs {
-    fn reason_query(&self) -> Option<(&str, &str)> {
-        self.reason.as_deref().map(|reason| ("reason", reason))
     }
 }
 
@@ -219,79 +201,87 @@ fn set(args: &SetArgs, environment: &Environment) -> Result<Verdict, Failure> {
         expires_at: args.end.until.clone(),
         r#for: args.end.duration.clone(),
         reason: args.change.reason.clone(),
-        by: user(environment),
+        by: user(environment).cloned(),
         force: Some(args.force),
     };
     let one = Override::from_json(&json!(body), SystemClock.now())?;
-    let admin = &args.change.admin;
-    let client = Client::new(admin, environment)?;
-    let patience = if args.dry_run { admin.timeout } else { Some(FORECAST) };
-    let asking = Client::new(&AdminArgs { timeout: patience, ..admin.clone() }, environment)?;
-    let preview = asking.post::<api::Override>("/api/v1/override-preview", &body);
-    let mut warning = None;
-    let reply = if args.dry_run {
-        preview
-    } else {
-        // It is said before, and a change does not depend on it.
-        if let (Ok(Reply { typed: preview, .. }), false) = (preview, admin.json) {
-            if let Some(forecast) = preview.forecast.filter(|forecast| forecast.requests > 0) {
-                terminal::print(&forecast::of_override(Some(&forecast)));
-            }
-            warning = preview.warning;
-        }
-        client.post("/api/v1/overrides", &body)
-    };
-    let reply: Reply<api::Override> = match reply {
+    let client = Client::new(&args.change.admin, environment)?;
+    let preview = |client: &Client| client.post::<api::Override>("/api/v1/override-preview", &body);
+    if args.dry_run {
+        return client
+            .changed(preview(&client), None, |reply| foretold(reply) + "not set: " + &set_text(&one, reply));
+    }
+    // The forecast is printed before the change, which does not depend on it.
+    let hasty = Client { timeout: FORECAST, ..Client::new(&args.change.admin, environment)? };
+    let preview = preview(&hasty).ok().filter(|_| !args.change.admin.json);
+    if let Some(preview) = &preview
+        && preview.forecast.as_ref().is_some_and(|forecast| forecast.requests > 0)
+    {
+        terminal::print(&foretold(preview));
+    }
+    let reply = match client.post::<api::Override>("/api/v1/overrides", &body) {
         Ok(reply) => reply,
         Err(failure) => return failure.verdict(),
     };
-    admin.print(&reply.json, || {
-        let forecast = forecast::of_override(reply.forecast.as_ref());
-        let rule = reply.rule.as_ref().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
-        let target = printable(&one.target.plain().to_string()).into_owned();
-        let unset = if args.dry_run { "not set: " } else { "" };
-        format!("{forecast}{unset}{target}{rule}: {}\n{}", effect_text(&reply), before_and_after(&reply))
-    });
+    client.print(&reply, |reply| set_text(&one, reply));
     let said = reply.warning.as_deref().unwrap_or_default();
+    let warning = preview.and_then(|preview| preview.typed.warning);
     if let Some(warning) = warning.filter(|warning| !said.contains(warning)) {
         terminal::print_warning(&warning);
     }
     Ok(Verdict::Yes)
 }
 
+/// What an override would have made of the recorded requests, on a line; empty if it is unknown.
+fn foretold(reply: &api::Override) -> String {
+    reply.forecast.as_ref().map(forecast::of_override).unwrap_or_default()
+}
+
+/// An override that was set, or would be, and the limits before and after it, each on a line.
+fn set_text(one: &Override, reply: &api::Override) -> String {
+    let rule = reply.rule.as_ref().map(|rule| format!(" (rule {rule})")).unwrap_or_default();
+    let target = one.target.plain().to_string();
+    let mut text = format!("{}{rule}: {}\n", printable(&target), effect_text(reply));
+    for (name, limits) in [("before", &reply.before), ("after", &reply.after)] {
+        if let Some(limits) = limits {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "  {name:6}  {}", printable(&limits_text(limits)));
+        }
+    }
+    text
+}
+
 fn list(args: &ListArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let query = [("domain", &args.domain), ("descriptor", &args.descriptor), ("action", &args.action)];
-    let query: Vec<_> =
-        query.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?))).collect();
+    let query = query.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
     let client = Client::new(&args.admin, environment)?;
-    let (mut all, total) = all(&client, &query)?;
-    all.sort_by_cached_key(|one| (one.domain.clone(), target_text(one)));
+    let Overrides { mut overrides, total, .. } = all(&client, &query.collect::<Query>())?;
+    overrides.sort_by_cached_key(|one| (one.domain.clone(), target_text(one)));
     if args.csv {
-        let status: Reply<Status> = client.get("/api/v1/status", &[])?;
+        let status: Reply<Status> = client.get("/api/v1/status", Query::new())?;
         if args.descriptor.is_none() && status.key_values != "plain" {
             return Err(Failure::new(
                 format!("the service does not show values: KEY_VALUES={}", status.key_values),
                 "a file to import needs KEY_VALUES=plain",
             ));
         }
-        terminal::print_data(&csv(&all)?);
+        terminal::print_data(&csv(&overrides)?);
     } else {
-        args.admin.print(&json!({"overrides": all, "total": total}), || text(&all, total));
+        args.admin.print(&json!({"overrides": overrides, "total": total}), || text(&overrides, total));
     }
     Ok(Verdict::Yes)
 }
 
-/// The overrides that a query selects, and the number of all overrides.
-fn all(client: &Client, query: &[(&str, &str)]) -> Result<(Vec<api::Override>, u64), Failure> {
+/// The overrides that a query selects, page by page.
+fn all(client: &Client, query: &[(&'static str, String)]) -> Result<Overrides, Failure> {
     let mut all = Vec::new();
     loop {
-        let offset = all.len().to_string();
-        let page = [("n", "10000"), ("offset", &*offset)];
-        let reply = client.get::<Overrides>("/api/v1/overrides", &[query, &page].concat())?.typed;
+        let page = [("n", "10000".to_owned()), ("offset", all.len().to_string())];
+        let mut reply: Overrides = client.get("/api/v1/overrides", [query, &page].concat())?.typed;
         let is_last = reply.overrides.is_empty();
-        all.extend(reply.overrides);
+        all.append(&mut reply.overrides);
         if is_last || all.len() as u64 >= reply.matching {
-            return Ok((all, reply.total));
+            return Ok(Overrides { overrides: all, ..reply });
         }
     }
 }
@@ -306,13 +296,13 @@ pub(crate) fn in_force(
     let client = Client::new(args, environment)?;
     let mut found = Vec::new();
     for descriptor in descriptors {
-        let (some, _) = all(&client, &[("domain", domain), ("request", &descriptor)])?;
-        for one in some {
+        let query = [("domain", domain.to_owned()), ("request", descriptor)];
+        for one in all(&client, &query)?.overrides {
             let one = Override::from_json(&json!(one), Time::default());
             found.push(one.map_err(|error| format!("{}: invalid override: {error}", client.server))?);
         }
     }
-    let switches: Reply<Switches> = client.get("/api/v1/domains", &[])?;
+    let switches: Reply<Switches> = client.get("/api/v1/domains", Query::new())?;
     for one in &switches.domains {
         let one = Override::switch_from_json(&json!(one), Time::default());
         found.push(one.map_err(|error| format!("{}: invalid switch: {error}", client.server))?);
@@ -343,8 +333,7 @@ fn text(all: &[api::Override], total: u64) -> String {
     for one in all {
         let [id, domain, by, reason] =
             [&one.id, &one.domain, &one.by, &one.reason].map(|text| word(text.as_deref()));
-        let left = seconds_left(one).map_or_else(|| "no end".to_owned(), duration);
-        table.row([id, domain, target_text(one), action_text(one), left, by, reason]);
+        table.row([id, domain, target_text(one), action_text(one), time_left(one), by, reason]);
     }
     table.print()
 }
@@ -362,30 +351,14 @@ fn remove(args: &RemoveArgs, environment: &Environment) -> Result<Verdict, Failu
         }
     };
     let id: String = form_urlencoded::byte_serialize(id.as_bytes()).collect();
-    let path = with_query(&format!("/api/v1/overrides/{id}"), args.change.reason_query());
-    let admin = &args.change.admin;
-    match Client::new(admin, environment)?.call::<OverrideRemoved>(Method::DELETE, &path) {
-        Ok(reply) => {
-            let removed = &reply.removed;
-            let (domain, target) = (word(removed.domain.as_deref()), target_text(removed));
-            admin.print(&reply.json, || format!("removed {domain} {target}: {}\n", action_text(removed)));
-            Ok(Verdict::Yes)
-        }
-        Err(failure) if failure.is_not_found => {
-            admin.print(&json!({"removed": null}), || format!("no override for {}\n", printable(&named)));
-            Ok(Verdict::No)
-        }
-        Err(failure) => Err(failure),
-    }
-}
-
-/// The limits before and after a change, each on a line.
-fn before_and_after(reply: &api::Override) -> String {
-    let line = |(name, limits): (&str, &Option<LimitsInForce>)| {
-        let limits = limits.as_ref()?;
-        Some(format!("  {name:6}  {}\n", printable(&limits_text(limits))))
-    };
-    [("before", &reply.before), ("after", &reply.after)].into_iter().filter_map(line).collect()
+    let client = Client::new(&args.change.admin, environment)?;
+    let reply = client.delete(&format!("/api/v1/overrides/{id}"), args.change.query());
+    let missing =
+        Missing { json: json!({"removed": null}), text: format!("no override for {}\n", printable(&named)) };
+    client.changed(reply, Some(missing), |OverrideRemoved { removed, .. }| {
+        let domain = word(removed.domain.as_deref());
+        format!("removed {domain} {}: {}\n", target_text(removed), action_text(removed))
+    })
 }
 
 /// `20 per second (burst), 5,000 per day (quota)`, `block`, `no limit`.
@@ -480,18 +453,15 @@ fn left_text(one: &api::Override) -> String {
     }
 }
 
-pub(super) fn seconds_left(one: &api::Override) -> Option<u64> {
+/// `3h`, or `no end`.
+pub(super) fn time_left(one: &api::Override) -> String {
+    seconds_left(one).map_or_else(|| "no end".to_owned(), duration)
+}
+
+fn seconds_left(one: &api::Override) -> Option<u64> {
     let end = one.expires_at.as_ref()?.parse::<prost_types::Timestamp>().ok()?;
     let end = u64::try_from(end.seconds).ok()?;
     Some(end.saturating_sub(SystemClock.now().seconds()))
-}
-
-/// The user that the environment names.
-pub(super) fn user(environment: &Environment) -> Option<String> {
-    ["USER", "LOGNAME"]
-        .iter()
-        .find_map(|name| environment.variables.get(*name).cloned())
-        .filter(|name| !name.is_empty())
 }
 
 #[cfg(test)]
