@@ -32,7 +32,6 @@ pub struct Target {
 
 pub const TARGETS: &[Target] = &[
     Target { name: "http2", run: http2::fuzz::fuzz_splits },
-    Target { name: "cost", run: http2::fuzz::fuzz_cost },
     Target { name: "calls", run: server::grpc::fuzz_calls },
     Target { name: "request", run: server::wire::fuzz },
     Target { name: "json", run: server::http::json::fuzz },

@@ -16,8 +16,6 @@ pub(crate) mod budget;
 pub(crate) mod callers;
 // Unix sockets, and the age of connections.
 pub(crate) mod connections;
-// The cost of hostile connections.
-pub(crate) mod cost;
 // Full tables, and their expiry.
 pub(crate) mod floods;
 // Random bytes, frames, messages and JSON on every port.

@@ -1,21 +1,11 @@
 //! The cost of what a peer sends, for any script of frames: the work, the memory held and the bytes sent back stay within
-//! a multiple of the bytes received. `script` generates the scripts, `super::meter` and the allocator count.
+//! a multiple of the bytes received. `script` generates the scripts, `meter` and the allocator count, and the services of
+//! the port run them: `server::grpc::fuzz`.
 //!
-//! Work has a price in nanoseconds, so the bound is that of `tests/ports/cost` in another unit: 100 ns for a byte received. The
-//! prices are estimates of the order of an operation in a release build; `tests/ports/cost` measures.
+//! Work has a price in nanoseconds, an estimate of the order of an operation in a release build.
 
-use std::time::{Duration, Instant};
-
-use super::{
-    ENVELOPE,
-    allocations::{Allocations, allocations},
-    script::{Script, Step},
-};
-use crate::{
-    connection::{Config, Connection, Service},
-    meter,
-};
-use budget::Budget;
+use super::allocations::{Allocations, allocations};
+use crate::meter;
 
 /// What a connection may cost.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +16,6 @@ pub struct Bounds {
     /// What a byte sent is worth besides, in nanoseconds.
     pub answer: usize,
 }
-
-/// The bounds of a connection itself, whose service only returns what it received.
-const BOUNDS: Bounds = Bounds { held: 16, sent: 16, answer: 0 };
 
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
@@ -111,109 +98,5 @@ impl Cost {
     /// The largest part of a bound that was spent, in percent.
     pub(super) fn load(&self) -> usize {
         self.spent().map(|(_, spent, most)| 100 * spent / most).into_iter().max().unwrap_or(0)
-    }
-}
-
-const PATHS: &[&str] = &["/s/m", "/other"];
-
-/// A service whose calls wait until the script decides them. It keeps the data of a call, and sends it back.
-#[derive(Default)]
-struct Waits {
-    complete: Vec<u32>,
-}
-
-impl Service for Waits {
-    type Fields = ();
-    type Head = ();
-    type Call = Vec<u8>;
-
-    fn field(&self, (): &mut (), _: &[u8], _: &[u8]) {}
-
-    fn head(&self, (): ()) {}
-
-    fn open(&mut self, _: &mut Connection<Self>, _: u32, (): &()) {}
-
-    fn data(&mut self, http: &mut Connection<Self>, id: u32, data: &[u8], end: bool) {
-        let Some(call) = http.call(id) else { return };
-        call.extend_from_slice(data);
-        if end {
-            self.complete.push(id);
-        }
-    }
-
-    fn closed(&mut self, _: Vec<u8>) {}
-}
-
-impl Waits {
-    fn decide(&mut self, http: &mut Connection<Self>, calls: usize) {
-        for id in self.complete.drain(..calls.min(self.complete.len())) {
-            let message = http.call(id).map(std::mem::take);
-            http.answer(id, &ENVELOPE, &message.unwrap_or_default());
-        }
-    }
-}
-
-/// Runs a script against a connection.
-pub fn fuzz(bytes: &[u8]) {
-    if let Err(excess) = run(bytes) {
-        panic!("{excess}");
-    }
-}
-
-/// Runs a script against a connection, and its rest against others if it ended the first. Returns the costliest, or what
-/// exceeds a bound.
-fn run(bytes: &[u8]) -> Result<Cost, String> {
-    let (mut costliest, mut left) = (Cost::new(BOUNDS), Some(Script::new(bytes, PATHS)));
-    while let Some(mut script) = left {
-        costliest = costliest.max(connection(&mut script)?);
-        left = script.reconnect();
-    }
-    Ok(costliest)
-}
-
-/// Runs a script against a connection, until one of them ends.
-fn connection(script: &mut Script<'_>) -> Result<Cost, String> {
-    let (mut cost, mut now, mut rest) = (Cost::new(BOUNDS), Instant::now(), Vec::new());
-    let before = allocations();
-    meter::take();
-    let config = Config { max_streams: 1024, budget: Budget::new(64 << 20) };
-    let (mut http, mut service) = (Connection::new(config, now), Waits::default());
-    cost.add(before, 0, 0);
-    for step in script {
-        match step {
-            Step::Wait(millis) => now += Duration::from_millis(millis),
-            Step::Decide(calls) => {
-                let before = allocations();
-                service.decide(&mut http, calls);
-                let sent = std::mem::take(&mut http.out).len();
-                cost.add(before, 0, sent);
-            }
-            Step::Send(bytes, write) => {
-                for bytes in bytes.chunks(write.max(1)) {
-                    rest.extend_from_slice(bytes);
-                    meter::take();
-                    let before = allocations();
-                    let taken = http.receive(&rest, now, &mut service);
-                    let sent = std::mem::take(&mut http.out).len();
-                    cost.add(before, bytes.len(), sent);
-                    let Ok(taken) = taken else { return Ok(cost) };
-                    rest.drain(..taken);
-                }
-            }
-        }
-        if let Some(excess) = cost.excess() {
-            return Err(excess);
-        }
-    }
-    Ok(cost)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{super::hold, PATHS, run};
-
-    #[test]
-    fn no_script_costs_more_than_its_bytes_are_worth() {
-        hold(50, PATHS, run);
     }
 }

@@ -10,7 +10,7 @@ mod splits;
 
 pub use self::{
     allocations::{Allocations, Counting, allocations},
-    cost::{Bounds, Cost, fuzz as fuzz_cost},
+    cost::{Bounds, Cost},
     hold::hold,
     script::{Script, Step},
     splits::fuzz as fuzz_splits,
