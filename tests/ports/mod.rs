@@ -40,7 +40,5 @@ pub(crate) mod slow_clients;
 pub(crate) mod slow_peers;
 // Limits that are divided among Envoys.
 pub(crate) mod quota;
-// A soak test of minutes; not a part of the suite.
-pub(crate) mod soak;
 // TLS on the gRPC port: rotated certificates, rejected clients.
 pub(crate) mod tls;

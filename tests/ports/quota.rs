@@ -18,8 +18,6 @@ use crate::support::{
     server::{Server, Setup},
 };
 
-mod measure;
-
 const RULES: &str = "
 domain: edge
 descriptors:

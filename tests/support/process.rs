@@ -139,12 +139,6 @@ impl Process {
         times.map(|ticks| Duration::from_millis(10 * ticks.parse::<u64>().expect("not a number"))).sum()
     }
 
-    /// The number of entries in `/proc/PID/fd` or `/proc/PID/task`.
-    pub(crate) fn count(&self, name: &str) -> usize {
-        let path = format!("/proc/{}/{name}", self.child.id());
-        fs::read_dir(&path).unwrap_or_else(|error| panic!("{path}: {error}")).count()
-    }
-
     /// The first word of a line of `/proc/PID/status`, if the kernel has this line.
     pub(crate) fn status(&self, name: &str) -> Option<String> {
         let path = format!("/proc/{}/status", self.child.id());

@@ -1,7 +1,15 @@
-//! A soak test: three replicas with Redis and one with counters in memory, for minutes, under all faults of the other
-//! tests at once. `tests/soak/run` starts it; docs/dev/cost.md has its table.
+//! A soak test: three replicas with Redis and one with counters in memory, for minutes, under all faults of the tests at
+//! once. docs/dev/cost.md has its table. `TOLLGATE_TEST_BINARY` runs another binary, `TOLLGATE_SOAK_RATE` sends other than
+//! 2,000 requests per second.
+//!
+//! ```sh
+//! cargo bench --bench soak          # ten minutes
+//! cargo bench --bench soak -- 30
+//! ```
 //!
 //! [`load`] sends requests and classifies the responses, [`disturbance`] injects faults, and [`report`] makes the table.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use std::{
     env,
@@ -12,6 +20,7 @@ use std::{
 };
 
 use crate::support::{
+    clock::Clock,
     eventually, holds,
     proxy::Proxy,
     redis::{self, Redis},
@@ -21,6 +30,9 @@ use crate::support::{
 mod disturbance;
 mod load;
 mod report;
+#[path = "../../tests/support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "what only the tests use")]
+mod support;
 
 use disturbance::{break_redis, pester, reload, restart};
 use load::Load;
@@ -44,10 +56,10 @@ const REPLICAS: [&str; 4] = ["redis 1", "redis 2, restarted", "redis 3, restarte
 /// The replicas that are restarted in turn.
 const RESTARTED: [usize; 2] = [1, 2];
 
-#[test]
-#[ignore = "takes minutes; tests/soak/run starts it"]
-fn nothing_leaks_and_no_request_is_lost() {
-    let minutes: f64 = env::var("TOLLGATE_SOAK_MINUTES").map_or(1.0, |text| text.parse().unwrap());
+/// Panics if something leaks or a request is lost.
+fn main() {
+    let _clock = Clock::machine().enter();
+    let minutes = env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(10.0);
     let rate: u32 = env::var("TOLLGATE_SOAK_RATE").map_or(2000, |text| text.parse().unwrap());
     let mut redis = Redis::single();
     let way = Proxy::to(redis.port);
@@ -101,7 +113,7 @@ fn samples(servers: &[Server]) -> Vec<Sample> {
 
 /// One replica; those with Redis count locally while it is unreachable.
 fn setup(name: &str, way: &Proxy) -> Setup {
-    let program = env::var("TOLLGATE_SOAK_BINARY").unwrap_or_else(|_| BINARY.to_owned());
+    let program = env::var("TOLLGATE_TEST_BINARY").unwrap_or_else(|_| BINARY.to_owned());
     let setup = Setup::new().program(Path::new(&program), &["serve"]).rules("soak.yaml", load::RULES);
     let setup = if name == "memory" { setup } else { setup.redis(&redis::tcp(&way.address())) };
     let setup = BOUNDS.iter().fold(setup, |setup, (name, value)| setup.env(name, value));

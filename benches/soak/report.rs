@@ -1,6 +1,6 @@
 //! The measurements of the soak test, as the table of docs/dev/cost.md.
 
-use std::fmt;
+use std::{fmt, fs};
 
 use super::{REPLICAS, RESTARTED, load::Outcome};
 use crate::support::server::Server;
@@ -30,6 +30,12 @@ pub(super) struct Report {
     pub(super) outcome: Outcome,
 }
 
+/// The number of entries in `/proc/PID/fd` or `/proc/PID/task`.
+fn entries(server: &Server, name: &str) -> usize {
+    let path = format!("/proc/{}/{name}", server.process.id());
+    fs::read_dir(&path).unwrap_or_else(|error| panic!("{path}: {error}")).count()
+}
+
 impl Sample {
     pub(super) fn of(server: &Server) -> Self {
         let metrics = server.metrics();
@@ -39,8 +45,8 @@ impl Sample {
         };
         Self {
             resident_kib: server.process.resident_kib(),
-            files: server.process.count("fd"),
-            threads: server.process.count("task"),
+            files: entries(server, "fd"),
+            threads: entries(server, "task"),
             queued: sum("tollgate_redis_queued_checks"),
             panics: sum("tollgate_panics_total"),
         }
