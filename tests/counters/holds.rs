@@ -1,13 +1,9 @@
 //! Holds on the real binary: budgets that are reserved while a request is under way, and settled at its cost.
 
-mod beside;
-mod expiry;
 mod features;
 mod hostile;
 mod life;
 mod lost;
-mod outages;
-mod random;
 
 use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code};
 

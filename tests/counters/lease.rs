@@ -4,10 +4,6 @@
 mod differential;
 // A lost Redis, changed rules, and a clock that is set back.
 mod faults;
-// The table of docs/dev/figures.md; not part of the suite.
-mod measure;
-// The table of docs/guide/regions.md; not part of the suite.
-mod regions;
 // Several replicas on one counter.
 mod replicas;
 

@@ -17,8 +17,6 @@ mod bad_input;
 mod exact;
 // Exact names, values and expiries.
 mod keys;
-// memcached killed, frozen and unreachable, under load.
-mod loss;
 // Limits that memcached cannot count.
 mod refused;
 // Rules with several limits, which count all or nothing.

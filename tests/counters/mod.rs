@@ -11,10 +11,8 @@ pub(crate) mod memory;
 pub(crate) mod lease;
 // Budgets that are reserved while a request is under way.
 pub(crate) mod holds;
-// Late and missing replies of a store.
-pub(crate) mod late;
-// Hits near the largest number.
-pub(crate) mod huge;
+// Stores that are killed, frozen, unreachable and slow, under load.
+pub(crate) mod loss;
 // Limits beyond 32 bits.
 pub(crate) mod large;
 // Callers and limits with separate counters.

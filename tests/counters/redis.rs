@@ -34,8 +34,6 @@ mod iam;
 mod killed;
 // Exact names, values and expiries.
 mod keys;
-// Redis killed, frozen, unreachable and slow, under load.
-mod loss;
 // Room that comes back, of which every replica hears.
 mod room;
 // Servers that accept connections but no writes, and the health of the service.

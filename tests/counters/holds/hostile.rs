@@ -2,8 +2,8 @@
 
 use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
-use super::{Holder, RULES, id, life::everywhere, setup};
-use crate::support::{client::request, redis::Redis, server::Setup};
+use super::{Holder, id, life::everywhere, setup};
+use crate::support::{client::request, redis::Redis};
 
 /// The largest number of JSON and Lua without rounding.
 const MOST: u64 = (1 << 53) - 1;
@@ -129,24 +129,4 @@ fn a_request_that_names_a_counter_twice_holds_twice() {
         assert!(id(&holder.ask(both)).is_some(), "{place}");
         assert_eq!(holder.seen("budget", "c"), (50, 40), "{place}");
     });
-}
-
-#[test]
-fn one_caller_cannot_hold_more_than_a_counter_may() {
-    let redis = Redis::single();
-    let rules = RULES.replace(
-        "requests_per_unit: 1000, hold: {amount: 300",
-        "requests_per_unit: 9000000, hold: {amount: 1",
-    );
-    for setup in [setup(), setup().redis(&redis.env())] {
-        let bounded: Setup = setup.rules("d.yaml", &rules).env("HOLDS_MAX_PER_COUNTER", "500");
-        let server = bounded.start_healthy();
-        let holder = Holder::of(&server);
-        let ids: Vec<String> = (0..500).filter_map(|_| holder.hold(&[("dollars", "a")])).collect();
-        assert_eq!((ids.len(), holder.hold(&[("dollars", "a")])), (500, None));
-        assert_eq!(holder.seen("dollars", "a"), (0, 500));
-        assert!(holder.hold(&[("dollars", "b")]).is_some(), "another counter has room");
-        holder.settle(&ids[250], 5);
-        assert!(holder.hold(&[("dollars", "a")]).is_some());
-    }
 }

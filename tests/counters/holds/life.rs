@@ -109,23 +109,6 @@ fn a_request_holds_on_all_of_its_limits_or_on_none() {
 }
 
 #[test]
-fn settles_of_a_request_apply_before_its_ends() {
-    everywhere(|place, holder, _| {
-        let id = holder.hold(&[("budget", "a"), ("dollars", "a"), ("streams", "a")]).expect(place);
-        let entries: [&[(&str, &str)]; 3] = [
-            &[("hold_end", &id)],
-            &[("hold_settle", &id), ("hold_in", "dollars")],
-            &[("hold_settle", &id), ("hold_in", "tokens")],
-        ];
-        let mut asked = crate::support::client::request("d", &entries);
-        (asked.descriptors[1].hits_addend, asked.descriptors[2].hits_addend) = (Some(5), Some(6));
-        holder.ask(asked);
-        let seen = (holder.seen("budget", "a"), holder.seen("dollars", "a"), holder.seen("streams", "a"));
-        assert_eq!(seen, ((6, 0), (5, 0), (0, 0)), "{place}");
-    });
-}
-
-#[test]
 fn the_estimate_is_the_hits_addend_cut_to_the_limit() {
     everywhere(|place, holder, _| {
         let id = holder.hold_hits("budget", "a", 1_000_000).expect("an unused budget admits a request");
@@ -137,46 +120,6 @@ fn the_estimate_is_the_hits_addend_cut_to_the_limit() {
         asked.hits_addend = 15;
         assert!(super::id(&holder.ask(asked)).is_some());
         assert_eq!(holder.seen("budget", "b"), (0, 15), "{place}");
-    });
-}
-
-#[test]
-fn concurrency_counts_requests_under_way_and_charges_nothing() {
-    everywhere(|place, holder, _| {
-        let ids = [5, 900].map(|hits| holder.hold_hits("streams", "a", hits).expect(place));
-        assert_eq!(holder.hold(&[("streams", "a")]), None, "{place}");
-        holder.settle(&ids[0], 500);
-        assert_eq!(holder.seen("streams", "a"), (0, 1), "{place}");
-        holder.end(&ids[1]);
-        assert_eq!(holder.seen("streams", "a"), (0, 0), "{place}");
-        assert!(holder.hold(&[("brief", "a")]).is_some() && holder.hold(&[("brief", "a")]).is_none());
-        eventually("the ttl frees the place", || holds(holder.hold(&[("brief", "a")]).is_some(), || place));
-    });
-}
-
-#[test]
-fn any_identity_is_ok_and_changes_nothing() {
-    everywhere(|place, holder, server| {
-        let id = holder.hold(&[("budget", "a")]).expect(place);
-        let (beginning, ending) = id.split_at(id.len() - 1);
-        let tampered = format!("{beginning}{}", if ending == "A" { "Q" } else { "A" });
-        for foreign in [
-            "",
-            "x",
-            "not an id!",
-            &"A".repeat(22),
-            &"A".repeat(128),
-            &"A".repeat(4000),
-            beginning,
-            &tampered,
-        ] {
-            holder.settle(foreign, 5);
-            holder.end(foreign);
-            holder.settle_in(foreign, "tokens", 5);
-        }
-        holder.settle_in(&id, "yen", 5);
-        assert_eq!(holder.seen("budget", "a"), (0, 40), "{place}");
-        assert!(server.count("tollgate_holds_unknown_ids_total") >= 16, "{place}");
     });
 }
 

@@ -164,23 +164,6 @@ fn requests_over_one_limit_add_nothing_to_the_others() {
 }
 
 #[test]
-fn rejected_requests_do_not_change_other_leases() {
-    let redis = Redis::single();
-    let setup = leased(&redis.env(), RULES).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
-    let server = setup.start_healthy();
-    let client = server.client();
-    let both = request("d", &[&[("many", "v")], &[("hundred", "v")]]);
-    let admitted = super::admitted(&client, &both, 300);
-    assert_eq!(admitted, 100, "the smaller limit");
-    let many = ask(&client, &request("d", &[&[("many", "v")]]));
-    assert_eq!(
-        many.statuses[0].limit_remaining,
-        1000 - 101,
-        "refused requests took nothing from the larger one"
-    );
-}
-
-#[test]
 fn limits_of_requests() {
     let pair = Pair::start(&[]);
     let mut brought = hits("many", 1);

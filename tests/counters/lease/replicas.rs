@@ -28,38 +28,6 @@ fn counter(key: &str) -> String {
     format!("d_{key}_v_{}", window(YEAR))
 }
 
-/// Sends this many requests to each replica at the same time. Returns how many were admitted.
-fn contend(replicas: &[Server], key: &str, times: usize) -> usize {
-    let clients = replicas.iter().map(Server::client);
-    thread::scope(|scope| {
-        let asking = clients.map(|client| scope.spawn(move || admitted(&client, &hits(key, 1), times)));
-        let asking: Vec<_> = asking.collect();
-        asking.into_iter().map(|one| one.join().expect("every request is answered")).sum()
-    })
-}
-
-/// Sends this many requests to each replica at the same time, and then some to one, until the limit is used. A replica
-/// that has sent all of its requests has hits of its lease left, until it returns them.
-fn admit_all(replicas: &[Server], times: usize) {
-    let mut sum = contend(replicas, "two_thousand", times);
-    let last = replicas[0].client();
-    eventually("the limit is admitted", || {
-        sum += admitted(&last, &hits("two_thousand", 1), 50);
-        assert!(sum <= 2000, "{sum} of 2000");
-        holds(sum >= 1990, || format!("{sum} of 2000"))
-    });
-}
-
-#[test]
-fn four_replicas_admit_the_limit_and_never_more() {
-    let redis = Redis::single();
-    let replicas = replicas(&redis.env(), 4);
-    admit_all(&replicas, 800);
-    let by_leases: f64 = replicas.iter().map(|one| metric(one, "tollgate_lease_hits_total")).sum();
-    assert!(by_leases > 2000.0, "{by_leases} of 3200 by leases");
-    assert!(redis.counter(&counter("two_thousand")) >= 2000);
-}
-
 #[test]
 fn an_idle_lease_is_returned_and_the_counter_is_that_of_exact_replicas() {
     let redis = Redis::single();
@@ -113,17 +81,6 @@ fn an_exact_replica_sees_the_hits_leased_by_another() {
     });
     assert!((1980..=2000).contains(&admitted), "{admitted} of 2000");
     assert!(metric(&exact, "tollgate_lease_hits_total") < 1.0);
-}
-
-#[test]
-fn sigterm_returns_leased_hits() {
-    let redis = Redis::single();
-    let mut replica = replicas(&redis.env(), 1).remove(0);
-    let client = replica.client();
-    assert_eq!(admitted(&client, &hits("many", 1), 700), 700);
-    drop(client);
-    let log = replica.process.final_log();
-    assert_eq!(redis.counter(&counter("many")), 700, "{log}");
 }
 
 #[test]

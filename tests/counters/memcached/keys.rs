@@ -154,18 +154,6 @@ fn refunds_stop_at_zero() {
 }
 
 #[test]
-fn a_rejected_request_counts_only_over_limits_if_configured() {
-    let memcached = Memcached::single();
-    let setup = with_rules(memcached.setup()).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
-    let server = setup.start_healthy();
-    let client = server.client();
-    let both = || client.ask(request("d", &[&[("two", "v")], &[("five", "v")]])).unwrap().overall_code();
-    assert_eq!([(); 4].map(|()| both()), [Code::Ok, Code::Ok, Code::OverLimit, Code::OverLimit]);
-    assert_eq!(memcached.counter(&counter("two", "v")), 4);
-    assert_eq!(memcached.counter(&counter("five", "v")), 2);
-}
-
-#[test]
 fn a_lost_key_is_created_again() {
     let memcached = Memcached::single();
     let server = with_rules(memcached.setup()).start_healthy();

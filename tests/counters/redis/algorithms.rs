@@ -1,18 +1,15 @@
-//! Sliding windows, logs and buckets, which scripts on the server count: several processes admit as much as one, even if
-//! scripts are flushed, values are foreign and slots move.
+//! Sliding windows, logs and buckets, which scripts on the server count: several processes admit as much as one, also
+//! while scripts are flushed.
 
 use std::{
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::support::{
     client::descriptor,
-    redis::{Cluster, Env, Redis, Reply, slot},
+    redis::{Env, Redis, Reply},
     server::{Server, Setup},
 };
 
@@ -115,24 +112,6 @@ fn four_processes_admit_as_much_as_one() {
 }
 
 #[test]
-fn four_processes_admit_as_much_as_one_in_a_cluster() {
-    let cluster = Cluster::start(Duration::from_secs(15));
-    exactly_the_limit(&cluster.env());
-}
-
-#[test]
-fn a_bucket_admits_exactly_its_refill() {
-    let redis = Redis::single();
-    let first = OnceLock::new();
-    let is_over = |_| first.get_or_init(Instant::now).elapsed() > Duration::from_secs(4);
-    let admitted = admitted(&redis.env(), is_over, |_| one("flow", "v")).len();
-    let micros = first.get().expect("it was asked").elapsed().as_micros();
-    // Ten at once, and one every 20 ms; fewer if a busy machine delays all requests until the bucket is full.
-    let most = 10 + usize::try_from(micros / 20_000).expect("it was some seconds");
-    assert!((most / 2..=most).contains(&admitted), "{admitted} were admitted, and {most} could be");
-}
-
-#[test]
 fn no_request_fails_after_script_flush() {
     let redis = Redis::single();
     let server = start(&redis.env(), &[]);
@@ -176,86 +155,4 @@ fn hits_on_one_key_in_a_request_count_in_order() {
         let expected = [(Code::Ok, 10), (Code::OverLimit, 10), (Code::Ok, 15), (Code::Ok, 0), (Code::Ok, 0)];
         assert_eq!(left, expected, "{algorithm}");
     }
-}
-
-#[test]
-fn a_rejected_request_counts_only_over_limits_if_configured() {
-    let redis = Redis::single();
-    let server = start(&redis.env(), &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")]);
-    let spent = |key: &'static str| {
-        let mut descriptor = descriptor(&[(key, "v")]);
-        descriptor.hits_addend = Some(0);
-        let request = RateLimitRequest { descriptors: vec![descriptor], ..request("d", &[]) };
-        40 - decision(&server.ask(request).expect("it is answered")).1
-    };
-    let pairs: Vec<&[(&str, &str)]> = vec![
-        &[("both", "v")],
-        &[("sliding_window", "v")],
-        &[("sliding_log", "v")],
-        &[("token_bucket", "v")],
-        &[("counted", "v")],
-    ];
-    let codes: Vec<_> =
-        (0..5).map(|_| decision(&server.ask(request("d", &pairs)).expect("it is answered")).0).collect();
-    assert_eq!(codes, [[Code::Ok; 2].as_slice(), &[Code::OverLimit; 3]].concat());
-    for key in ["sliding_window", "sliding_log", "token_bucket", "counted"] {
-        assert_eq!(spent(key), 2, "{key}");
-    }
-}
-
-#[test]
-fn a_foreign_value_fails_its_requests_and_is_logged() {
-    let redis = Redis::single();
-    let server = start(&redis.env(), &[]);
-    for algorithm in ALGORITHMS {
-        assert_eq!(decision(&server.ask(one(algorithm, "v")).expect("it is answered")), (Code::Ok, 39));
-    }
-    for key in redis.keys() {
-        redis.ask(&["DEL", &key]);
-        redis.ask(&["SET", &key, "somebody's own"]);
-    }
-    for algorithm in ALGORITHMS {
-        let refused = server.ask(one(algorithm, "v")).expect_err("that is no state");
-        assert_eq!(refused.message(), "counter store: unexpected reply");
-        assert_eq!(decision(&server.ask(one(algorithm, "w")).expect("it is answered")), (Code::Ok, 39));
-    }
-    // The log names the first key.
-    server.wait_for_log(&[ALGORITHMS[0]]);
-}
-
-#[test]
-fn counts_move_with_their_slot() {
-    let cluster = Cluster::start(Duration::from_secs(15));
-    let server = start(&cluster.env(), &[]);
-    let stop = &AtomicBool::new(false);
-    // All keys are in one slot, and for some time only a few have moved.
-    let all = |user: usize| {
-        let value = format!("{{t}}{user}");
-        let pairs = ALGORITHMS.map(|algorithm| [(algorithm, value.as_str())]);
-        request("d", &pairs.each_ref().map(|pair| &pair[..]))
-    };
-    thread::scope(|scope| {
-        for user in 0..4 {
-            let client = server.client();
-            scope.spawn(move || {
-                let mut admitted = [0; ALGORITHMS.len()];
-                while !stop.load(Ordering::Relaxed) || admitted.iter().any(|admitted| *admitted < LIMIT) {
-                    let answer = client.ask(all(user)).expect("the request is answered");
-                    for (status, admitted) in answer.statuses.iter().zip(&mut admitted) {
-                        *admitted += usize::from(status.code() == Code::Ok);
-                    }
-                    thread::sleep(Duration::from_millis(5));
-                }
-                assert_eq!(admitted, [LIMIT; ALGORITHMS.len()], "of user {user}");
-            });
-        }
-        // The slot moves around the three masters twice.
-        for to in cluster.servers[..3].iter().chain(&cluster.servers[..3]) {
-            thread::sleep(Duration::from_millis(50));
-            if cluster.owner(slot("{t}")).port != to.port {
-                cluster.move_slot(slot("{t}"), to);
-            }
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
 }

@@ -4,9 +4,7 @@
 use crate::support::{
     certificates::Certificates,
     client::Client,
-    clock, eventually,
     fake::Fake,
-    holds,
     redis::{Env, Redis, tcp},
     server::{Server, Setup},
 };
@@ -182,36 +180,6 @@ fn a_replica() {
 }
 
 #[test]
-fn a_master_that_becomes_a_replica_and_a_master_again() {
-    let redis = Redis::single();
-    let server = healthy(&redis);
-    let client = server.client();
-    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
-    redis.ask(&["REPLICAOF", "127.0.0.1", "1"]);
-    eventually("it is refused", || holds(client.ask(one("many", "v")).is_err(), || server.process.log()));
-    server.wait_for_log(&["READONLY", &redis.address()]);
-    redis.ask(&["REPLICAOF", "NO", "ONE"]);
-    counts_again(&server, &client);
-}
-
-#[test]
-fn a_server_out_of_memory_is_logged_and_used_again_later() {
-    let redis = Redis::single();
-    let server = healthy(&redis);
-    let client = server.client();
-    redis.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    redis.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
-    eventually("it is refused", || {
-        // Each key takes some memory.
-        let _ = client.ask(one("many", &format!("{}-{}", clock::now(), "x".repeat(5000))));
-        holds(client.ask(one("many", "v")).is_err(), || server.process.log())
-    });
-    server.wait_for_log(&["OOM", &redis.address()]);
-    redis.ask(&["CONFIG", "SET", "maxmemory", "0"]);
-    counts_again(&server, &client);
-}
-
-#[test]
 fn a_value_that_is_not_a_number_fails_only_its_counter() {
     let redis = Redis::single();
     let server = healthy(&redis);
@@ -261,10 +229,4 @@ fn a_counter_may_overflow_or_be_negative() {
 
 fn healthy(redis: &Redis) -> Server {
     Setup::new().redis(&redis.env()).rules("d.yaml", RULES).start_healthy()
-}
-
-fn counts_again(server: &Server, client: &Client) {
-    eventually("it counts again", || {
-        client.ask(one("many", "again")).map(drop).map_err(|_| server.process.log().to_string())
-    });
 }

@@ -3,7 +3,6 @@
 use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
 use crate::support::{
-    eventually,
     redis::Redis,
     server::{Server, Setup},
 };
@@ -61,31 +60,6 @@ fn a_rule_with_one_limit_reached_sends_no_commands() {
     assert_eq!([1, 2].map(|years| redis.counter(&several::counter("fixed", "v", years))), [40, 40]);
 }
 
-/// As when another replica returns hits that it has leased.
-#[test]
-fn a_leased_counter_that_hits_come_back_to_is_asked_again() {
-    let redis = Redis::single();
-    let limit = "{unit: year, requests_per_unit: 100, counting: leased}";
-    let rules = format!("domain: d\ndescriptors:\n  - {{key: k, rate_limit: {limit}}}\n");
-    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rules);
-    let setup = setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000");
-    let servers = [setup.clone().start_healthy(), setup.start_healthy()];
-    let clients = servers.each_ref().map(Server::client);
-    assert_eq!(code(&clients[0], "k", "v"), (Code::Ok, 99));
-    let name = counter("k", "v");
-    redis.ask(&["SET", &name, "100", "KEEPTTL"]);
-    for client in &clients {
-        assert_eq!(code(client, "k", "v"), (Code::OverLimit, 0));
-    }
-    redis.ask(&["SET", &name, "50", "KEEPTTL"]);
-    for client in &clients {
-        eventually("the returned hits are admitted", || {
-            let (found, _) = code(client, "k", "v");
-            if found == Code::Ok { Ok(()) } else { Err(format!("{found:?}")) }
-        });
-    }
-}
-
 /// The Go service's cache has keys only: a key over one limit is refused for every limit.
 #[test]
 fn a_larger_limit_of_a_cached_key_is_checked_with_redis() {
@@ -111,32 +85,4 @@ fn a_larger_limit_of_a_cached_key_is_checked_with_redis() {
     assert_eq!(redis.calls("incrby"), 0);
     assert_eq!(with_limit(10), Code::Ok, "four of ten");
     assert_eq!(code(&client, "two", "v"), (Code::OverLimit, 0), "the rule's own limit still is");
-}
-
-#[test]
-fn each_replica_has_its_own_cache_and_counts_other_keys() {
-    let redis = Redis::single();
-    let (one, other) = (start(&redis), start(&redis));
-    for _ in 0..3 {
-        code(&one.client(), "two", "v");
-    }
-    assert_eq!(code(&other.client(), "two", "v"), (Code::OverLimit, 0));
-    assert_eq!(redis.counter(&counter("two", "v")), 4, "the other replica had to ask");
-    assert_eq!(code(&one.client(), "two", "w"), (Code::Ok, 1));
-}
-
-#[test]
-fn a_refund_removes_the_key_from_the_cache() {
-    let redis = Redis::single();
-    let server = start(&redis);
-    let client = server.client();
-    for _ in 0..3 {
-        code(&client, "two", "v");
-    }
-    let mut back = one("two", "v");
-    back.descriptors[0].hits_addend = Some(2);
-    back.descriptors[0].is_negative_hits = true;
-    assert_eq!(decision(&client.ask(back).unwrap()), (Code::Ok, 1));
-    assert_eq!(code(&client, "two", "v"), (Code::Ok, 0));
-    assert_eq!(code(&client, "two", "v"), (Code::OverLimit, 0));
 }

@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -148,12 +148,6 @@ fn rotates_a_password(env: &[Env], servers: &[&Redis], counted: &dyn Fn(&str) ->
 }
 
 #[test]
-fn a_rotated_password_costs_no_request_and_no_hit() {
-    let redis = Redis::with(&user("app", ">hush-0"));
-    rotates_a_password(&[redis.env()], &[&redis], &|key| redis.counter(key));
-}
-
-#[test]
 fn a_rotated_password_of_servers_and_sentinels_costs_no_request_and_no_hit() {
     let sentinels = Sentinels::with(&user("app", ">hush-0"), Some("hush-sentinel"));
     let watchers = Mounted::new("hush-sentinel");
@@ -202,13 +196,6 @@ fn a_replaced_user_costs_no_request_and_no_hit() {
 }
 
 #[test]
-fn a_replaced_user_of_a_cluster_costs_no_request_and_no_hit() {
-    let cluster = Cluster::with(STEADY, &user("app-0", ">hush"));
-    let servers: Vec<_> = cluster.servers.iter().collect();
-    replaces_the_user(&cluster.env(), &servers, &|key| cluster.counter(key));
-}
-
-#[test]
 fn sentinels_are_asked_with_the_new_password_after_a_rotation() {
     let sentinels = Sentinels::with(&[], Some("hush-0"));
     let mut mounted = Mounted::new("hush-0");
@@ -224,53 +211,6 @@ fn sentinels_are_asked_with_the_new_password_after_a_rotation() {
     load.assert_all_counted(&counted);
     let log = server.final_log();
     assert!(!log.contains("no node replied") && !log.contains("hush"), "{log}");
-}
-
-/// The service goes on with its login while the file is wrong, and says once what is wrong.
-#[test]
-fn a_wrong_file_is_reported_once_and_costs_no_request() {
-    let redis = Redis::with(&user("app", ">hush"));
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("redis");
-    write_private(&path, "app:hush");
-    let server = start(&[redis.env(), file("REDIS_AUTH_FILE", &path)]);
-    let counted = |key: &str| redis.counter(key);
-    let load = Load::start(&server, &counted);
-    let cases: [(&[u8], &str); 5] = [
-        (b"", "it is empty"),
-        (b"app:hush\napp:hush", "it has several lines"),
-        (b"app:hush\xff", "it is not UTF-8"),
-        (b"app:", "it has a user without a password"),
-        (&b"hush".repeat(20_000), "it is larger than 65536 bytes"),
-    ];
-    for (bytes, why) in cases {
-        fs::write(&path, bytes).unwrap();
-        wait_for_lines(&server, why, 1);
-    }
-    fs::remove_file(&path).unwrap();
-    wait_for_lines(&server, "it cannot be read: No such file", 1);
-    fs::create_dir(&path).unwrap();
-    wait_for_lines(&server, "it cannot be read: not a regular file", 1);
-    // A new connection uses the last valid credentials.
-    load.assert_all_counted(&counted);
-    redis.ask(&["CLIENT", "KILL", "USER", "app"]);
-    let load = Load::start(&server, &counted);
-    fs::remove_dir(&path).unwrap();
-    fs::write(&path, "app:hush").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-    wait_for_lines(&server, "valid again", 1);
-    wait_for_lines(&server, "every user can read it (mode 644)", 1);
-    load.assert_all_counted(&counted);
-    let log = server.final_log();
-    let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
-    for (_, why) in cases {
-        assert_eq!(count(why), 1, "{why}\n{log}");
-        let line = log.lines().find(|line| line.contains(why)).unwrap();
-        assert!(line.contains(&format!("REDIS_AUTH_FILE={}", path.display())), "{line}");
-        assert!(line.contains("the previous credentials stay in use"), "{line}");
-    }
-    assert_eq!(count("every user can read it"), 1, "{log}");
-    assert!(!log.contains("hush"), "a secret is in the log:\n{log}");
 }
 
 #[test]
@@ -316,14 +256,6 @@ fn a_file_may_appear_after_the_start() {
 }
 
 #[test]
-fn a_variable_beside_a_file_is_refused_at_start() {
-    let setup = Setup::new().env("REDIS_URL", "127.0.0.1:1").env("BACKEND_TYPE", "redis");
-    let log = setup.env("REDIS_AUTH", "hush").env("REDIS_AUTH_FILE", "/run/secrets/redis").refused();
-    assert!(log.contains("only one of REDIS_AUTH and REDIS_AUTH_FILE"), "{log}");
-    assert!(!log.contains("hush"), "{log}");
-}
-
-#[test]
 fn no_page_shows_a_part_of_the_file() {
     let redis = Redis::with(&user("app-user", ">hush"));
     let mut mounted = Mounted::new("app-user:hush");
@@ -349,48 +281,4 @@ fn no_page_shows_a_part_of_the_file() {
     }
     let log = server.final_log();
     assert!(!log.contains("hush") && !log.contains("app-user"), "{log}");
-}
-
-/// Five thousand requests per second while a password changes ten times. Prints the table of docs/reference/redis.md.
-#[test]
-#[ignore = "measures: run it alone"]
-fn figures() {
-    let redis = Redis::with(&user("app", ">hush-0"));
-    let mut mounted = Mounted::new("app:hush-0");
-    let setup = Setup::new().env("LOG_LEVEL", "info").redis(&redis.env());
-    let setup = setup.envs(&file("REDIS_AUTH_FILE", &mounted.path())).rules("d.yaml", RULES);
-    let server = setup.start_healthy();
-    let requests = USERS.map(|user| one("many", user));
-    let load = Steady::start(server.ports.grpc, 5_000, PATIENCE, &requests, &one("control", "v"));
-    let mut times = Vec::new();
-    for round in 1..=10 {
-        redis.ask(&["ACL", "SETUSER", "app", &format!(">hush-{round}")]);
-        let start = Instant::now();
-        let before = redis.calls("auth");
-        mounted.put(&format!("app:hush-{round}"));
-        // Each look at the counter is a login of the test.
-        let mut own = 1;
-        eventually("the service logs in", || {
-            own += 1;
-            holds(redis.calls("auth") >= before + own, || "not yet")
-        });
-        times.push(start.elapsed());
-        wait_for_lines(&server, IN_USE, round);
-        redis.ask(&["ACL", "SETUSER", "app", &format!("<hush-{}", round - 1)]);
-    }
-    let outcome = load.stop();
-    let failed = outcome.asked.iter().filter(|one| one.verdict != Verdict::Ok).count();
-    let counted: i64 = USERS.iter().map(|user| redis.counter(&counter("many", user))).sum();
-    let (first, last) = (outcome.asked.first().unwrap().due, outcome.asked.last().unwrap().due);
-    let rate = outcome.asked.len() as f64 / last.duration_since(first).as_secs_f64();
-    times.sort_unstable();
-    let lost = i64::try_from(outcome.asked.len()).unwrap() - counted;
-    println!(
-        "{} requests at {rate:.0}/s, {failed} failed, {lost} hits lost, login after {:?} to {:?}, median {:?}",
-        outcome.asked.len(),
-        times[0],
-        times[9],
-        times[5]
-    );
-    assert_eq!((failed, lost), (0, 0));
 }

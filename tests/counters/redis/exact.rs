@@ -5,7 +5,6 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::atomic::{AtomicUsize, Ordering},
     thread,
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,7 +16,7 @@ use crate::support::{
     clock::window,
     noise::Noise,
     raw::{RawClient, framed},
-    redis::{Cluster, Env, Redis, Sentinels},
+    redis::{Env, Redis},
     server::{Server, Setup},
 };
 
@@ -37,20 +36,6 @@ const LIMITS: [(u32, usize); 9] =
 fn exactly_the_limit_is_admitted_by_one_server() {
     let redis = Redis::single();
     exactly_the_limit(&patient(&redis.env()), &|key| redis.counter(key));
-}
-
-#[test]
-fn exactly_the_limit_is_admitted_by_a_master_that_sentinels_know() {
-    let sentinels = Sentinels::start();
-    let master = sentinels.master();
-    exactly_the_limit(&patient(&sentinels.env()), &|key| master.counter(key));
-}
-
-#[test]
-fn exactly_the_limit_is_admitted_by_a_cluster() {
-    // Long enough that a busy machine causes no failover.
-    let cluster = Cluster::start(Duration::from_secs(15));
-    exactly_the_limit(&patient(&cluster.env()), &|key| cluster.counter(key));
 }
 
 /// All ways of counting with one topology.

@@ -3,9 +3,8 @@
 use proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 
 use crate::support::{
-    client::{descriptor, request},
+    client::request,
     clock::window,
-    eventually, holds,
     redis::Redis,
     server::{Server, Setup},
 };
@@ -144,18 +143,6 @@ fn what_the_other_redis_decides_stays() {
 }
 
 #[test]
-fn replicas_count_together() {
-    let redis = Redis::single();
-    let servers: Vec<_> = (0..3).map(|_| start(&redis, RULES)).collect();
-    let clients: Vec<_> = servers.iter().map(Server::client).collect();
-    let decisions: Vec<_> = (0..7).map(|turn| code(&clients[turn % 3], "five", "v")).collect();
-    let left = |left| (Code::Ok, left);
-    let over = (Code::OverLimit, 0);
-    assert_eq!(decisions, [left(4), left(3), left(2), left(1), left(0), over, over]);
-    assert_eq!(redis.counter(&counter("five", "v")), 7, "refused hits count too");
-}
-
-#[test]
 fn hits_of_a_go_replica_count() {
     let redis = Redis::single();
     let server = start(&redis, RULES);
@@ -171,108 +158,25 @@ fn hits_of_a_go_replica_count() {
 }
 
 #[test]
-fn refunds_stop_at_zero() {
+fn the_answer_to_a_refund_is_the_counter() {
     let redis = Redis::single();
     let server = start(&redis, RULES);
     let client = server.client();
-    let back = |hits: u64| {
-        let mut request = one("five", "v");
-        request.descriptors[0].hits_addend = Some(hits);
-        request.descriptors[0].is_negative_hits = true;
-        decision(&client.ask(request).unwrap())
+    let ask = |hits: u64, is_refund: bool| {
+        let mut asked = one("five", "v");
+        (asked.descriptors[0].hits_addend, asked.descriptors[0].is_negative_hits) = (Some(hits), is_refund);
+        u64::from(decision(&client.ask(asked).unwrap()).1)
     };
-    assert_eq!(back(3), (Code::Ok, 5), "there was nothing to refund");
-    assert_eq!(code(&client, "five", "v"), (Code::Ok, 4));
-    assert_eq!(code(&client, "five", "v"), (Code::Ok, 3));
-    assert_eq!(back(1), (Code::Ok, 4));
-    assert_eq!(redis.counter(&counter("five", "v")), 1);
-    assert_eq!(back(u64::MAX), (Code::Ok, 5));
-    assert_eq!(redis.counter(&counter("five", "v")), 0);
-    every_key_ends(&redis);
-}
-
-#[test]
-fn a_read_counts_nothing() {
-    let redis = Redis::single();
-    let server = start(&redis, RULES);
-    let client = server.client();
-    code(&client, "five", "v");
-    let mut look = request("d", &[]);
-    look.descriptors = vec![descriptor(&[("five", "v")]), descriptor(&[("five", "w")])];
-    for descriptor in &mut look.descriptors {
-        descriptor.hits_addend = Some(0);
-    }
-    let answer = client.ask(look).unwrap();
-    let left: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
-    assert_eq!(left, [4, 5]);
-    assert_eq!(redis.counter(&counter("five", "v")), 1);
-    assert_eq!(redis.counter(&counter("five", "w")), 0);
-    every_key_ends(&redis);
-}
-
-#[test]
-fn a_rejected_request_counts_only_over_limits_if_configured() {
-    let redis = Redis::single();
-    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", RULES);
-    let server = setup.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true").start_healthy();
-    let client = server.client();
-    let codes: Vec<_> = (0..4)
-        .map(|_| client.ask(request("d", &[&[("two", "v")], &[("five", "v")]])).unwrap())
-        .map(|answer| answer.statuses.iter().map(|status| status.limit_remaining).collect::<Vec<_>>())
-        .collect();
-    assert_eq!(codes, [[1, 4], [0, 3], [0, 3], [0, 3]]);
-    assert_eq!(redis.counter(&counter("two", "v")), 4);
-    assert_eq!(redis.counter(&counter("five", "v")), 2);
-    every_key_ends(&redis);
-}
-
-#[test]
-fn every_counter_expires() {
-    let mut redis = Redis::single();
-    let setup = Setup::new().redis(&redis.env()).rules("d.yaml", &rule_per_unit());
-    let server = setup.env("EXPIRATION_JITTER_MAX_SECONDS", "300").start_healthy();
-    let client = server.client();
-    let all = UNITS.map(|(unit, _)| [(unit, "v")]);
-    let all = request("d", &all.each_ref().map(<[_; 1]>::as_slice));
-    let ask = || {
-        eventually("it is answered", || {
-            client.ask(all.clone()).map(drop).map_err(|status| status.message().to_owned())
-        });
-    };
-    ask();
-    every_key_ends(&redis);
-
-    // The service has cached the keys, but they are gone.
-    redis.ask(&["FLUSHALL"]);
-    ask();
-    every_key_ends(&redis);
-    redis.ask(&["DEL", &counter("year", "v")]);
-    ask();
-    every_key_ends(&redis);
-
-    redis.kill();
-    redis.start();
-    server.wait_until_healthy();
-    ask();
-    every_key_ends(&redis);
-
-    // Counters of past seconds exist for their jitter, which may be short.
-    eventually("some seconds have ended meanwhile", || {
-        ask();
-        holds(redis.keys().len() > UNITS.len() + 2, || format!("{:?}", redis.keys()))
-    });
-    every_key_ends(&redis);
-}
-
-/// Fails if a key has no expiry, except one whose expiry is about to be set.
-fn every_key_ends(redis: &Redis) {
-    let keys = redis.keys();
-    assert!(!keys.is_empty(), "nothing was counted");
-    for key in keys {
-        eventually("the key has an expiry", || {
-            let ttl = redis.ask(&["TTL", &key]).number();
-            // -2: the key expired meanwhile.
-            holds(ttl >= 0 || ttl == -2, || format!("{key}: {ttl}"))
-        });
+    let counted = || u64::try_from(redis.counter(&counter("five", "v"))).unwrap();
+    assert_eq!((ask(3, true), counted()), (5, 0), "there was nothing to refund");
+    for refund in [1, 10, 1 << 40, (1 << 53) - 5, 1 << 53, (1 << 53) + 1, 1 << 60, u64::MAX] {
+        for _ in 0..3 {
+            ask(1 << 53, false);
+        }
+        assert!(counted() >= 3 << 53);
+        let remaining = ask(refund, true);
+        assert_eq!(remaining, 5_u64.saturating_sub(counted()), "{refund}");
+        ask(u64::MAX, true);
+        assert_eq!((counted(), ask(0, false)), (0, 5), "{refund}");
     }
 }

@@ -1,20 +1,12 @@
 //! A Redis that stalls, or is slower than its callers: the policy decides only requests that would be late.
-//!
-//! The tests check which requests the policy decided. A table of figures is printed when its test is run by name on an
-//! idle machine:
-//!
-//! ```sh
-//! cargo test --release --test all redis::overload::figures -- --ignored --nocapture
-//! ```
 
 #![expect(clippy::cast_precision_loss, reason = "a test's numbers are small")]
 
 use std::{
     collections::BTreeMap,
-    env,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
@@ -25,7 +17,6 @@ use http::HeaderMap;
 use tokio::{runtime::Builder, task::JoinSet};
 
 use crate::support::{
-    client::request,
     raw::{Exchange, RawClient, framed},
     redis::{Env, Redis, tcp},
     server::{Server, Setup},
@@ -33,49 +24,17 @@ use crate::support::{
     steady::{Asked, Outcome, Steady, Verdict},
 };
 
-use super::{ENVOYS_PATIENCE, RULES, RateLimitRequest, one, turn};
+use super::{RULES, RateLimitRequest, one, turn};
 
 /// Enough keys that few hits share a command.
 const KEYS: usize = 2000;
-
-/// Rules, one of which a script counts.
-const SCRIPTED: &str = "
-domain: d
-descriptors:
-  - key: many
-    rate_limit: {unit: year, requests_per_unit: 4000000000, algorithm: token_bucket}
-  - key: control
-    rate_limit: {unlimited: true}
-";
-
-/// Rules, one of which holds beside another limit: two round trips of one request.
-const HELD: &str = "
-domain: d
-descriptors:
-  - key: held
-    rate_limit: {unit: hour, requests_per_unit: 1000000000, hold: {amount: 4, ttl: 60s}}
-  - key: many
-    rate_limit: {unit: year, requests_per_unit: 4000000000}
-";
 
 fn requests() -> Vec<RateLimitRequest> {
     (0..KEYS).map(|key| one("many", &format!("v{key}"))).collect()
 }
 
 fn service(env: &Env, timeout: &str) -> Server {
-    service_of(RULES, env, timeout)
-}
-
-fn service_of(rules: &str, env: &Env, timeout: &str) -> Server {
-    measured(Setup::new().redis(env).env("REDIS_TIMEOUT", timeout).rules("d.yaml", rules))
-}
-
-/// Starts the service, or another binary to compare with.
-fn measured(setup: Setup) -> Server {
-    match env::var_os("TOLLGATE_TEST_BINARY") {
-        Some(path) => setup.program(path.as_ref(), &[]).start_healthy(),
-        None => setup.start_healthy(),
-    }
+    Setup::new().redis(env).env("REDIS_TIMEOUT", timeout).rules("d.yaml", RULES).start_healthy()
 }
 
 /// Requests that were decided by policy, by reason.
@@ -132,37 +91,6 @@ fn a_stall_shorter_than_the_timeout_rejects_no_request() {
 }
 
 #[test]
-fn a_stall_longer_than_the_timeout_fails_only_late_requests() {
-    const TIMEOUT: Duration = Duration::from_secs(4);
-    const LATE: Duration = Duration::from_millis(500);
-    // The delay that a busy machine may add.
-    const SLACK: Duration = Duration::from_millis(1500);
-    let _turn = turn();
-    let redis = Redis::single();
-    let server = service(&redis.env(), "4s");
-    // Whoever gives more than four times the timeout waits for longer.
-    let patience = Duration::from_secs(15);
-    let load = Steady::start(server.ports.grpc, 200, patience, &requests(), &one("control", "v"));
-    thread::sleep(Duration::from_millis(500));
-    let stalls = Instant::now();
-    redis.freeze();
-    thread::sleep(TIMEOUT + LATE);
-    redis.thaw();
-    thread::sleep(Duration::from_millis(500));
-    let outcome = load.stop();
-    let failed = failed(&outcome);
-    assert!(!failed.is_empty(), "those who came first were late");
-    for one in failed {
-        assert!(
-            one.due + SLACK >= stalls && one.due <= stalls + LATE + SLACK,
-            "{:?} after the stall began: {one:?}",
-            one.due.saturating_duration_since(stalls)
-        );
-    }
-    assert_eq!(by_reason(&server).keys().collect::<Vec<_>>(), ["timeout"]);
-}
-
-#[test]
 fn a_late_reply_before_an_idle_time_does_not_open_the_breaker() {
     let _turn = turn();
     let redis = Redis::single();
@@ -182,21 +110,6 @@ fn a_late_reply_before_an_idle_time_does_not_open_the_breaker() {
     });
     assert!(asked.is_ok(), "{asked:?}");
     assert_eq!(by_reason(&server), BTreeMap::from([("timeout".to_owned(), 1.0)]));
-}
-
-#[test]
-fn a_redis_that_does_not_reply_opens_the_breaker() {
-    let _turn = turn();
-    let redis = Redis::single();
-    let server = service(&redis.env(), "50ms");
-    let load = Steady::start(server.ports.grpc, 100, ENVOYS_PATIENCE, &requests(), &one("control", "v"));
-    redis.freeze();
-    thread::sleep(Duration::from_secs(1));
-    let reasons = by_reason(&server);
-    redis.thaw();
-    server.wait_until_healthy();
-    load.stop();
-    assert!(reasons.get("unavailable") > reasons.get("timeout"), "{reasons:?}");
 }
 
 #[test]
@@ -232,29 +145,15 @@ fn only_the_load_above_the_rate_of_redis_is_rejected() {
     assert!(most <= f64::from(4 * PER_SECOND), "{most} checks wait for longer than they may");
 }
 
+/// Stops and continues a service that many callers ask, each of which has a minute.
 #[test]
 fn a_service_without_cpu_takes_neither_itself_nor_its_redis_for_slow() {
-    let _turn = turn();
-    assert_nobody_fails_without_cpu(RULES, &requests());
-}
-
-#[test]
-fn nor_does_one_that_holds_beside_another_limit() {
-    let _turn = turn();
-    let requests: Vec<_> = (0..KEYS)
-        .map(|key| format!("v{key}"))
-        .map(|value| request("d", &[&[("held", &value)], &[("many", &value)]]))
-        .collect();
-    assert_nobody_fails_without_cpu(HELD, &requests);
-}
-
-/// Stops and continues a service that many callers ask, each of which has a minute.
-fn assert_nobody_fails_without_cpu(rules: &str, requests: &[RateLimitRequest]) {
     const CALLERS: usize = 320;
+    let _turn = turn();
     let redis = Redis::single();
     // Redis needs a part of it on a busy machine, and the service gets no CPU for longer.
-    let server = service_of(rules, &redis.env(), "200ms");
-    let bodies: Arc<Vec<_>> = Arc::new(requests.iter().map(framed).collect());
+    let server = service(&redis.env(), "200ms");
+    let bodies: Arc<Vec<_>> = Arc::new(requests().iter().map(framed).collect());
     let stop = Arc::new(AtomicBool::new(false));
     let asking = {
         let (stop, port) = (stop.clone(), server.ports.grpc);
@@ -334,110 +233,4 @@ fn who_waits_longer_is_answered_by_a_redis_that_is_busy() {
     });
     let failed: Vec<_> = failed.into_iter().flatten().collect();
     assert!(failed.is_empty(), "{} failed, the first: {:?}", failed.len(), failed[0]);
-}
-
-/// Prints the rate of responses in time at several loads: a table for docs/dev/figures.md.
-#[test]
-#[ignore = "a measurement, on a machine that does nothing else"]
-fn figures() {
-    println!("pauses | counting | offered / capacity | offered | answered | goodput | p99 ms | by policy");
-    for pause in [0, 2] {
-        for (name, rules) in [("fixed windows", RULES), ("scripts", SCRIPTED)] {
-            for load in [0.7, 1.5, 3.0] {
-                open_loop(pause, name, rules, load);
-            }
-        }
-    }
-    println!("\nprocesses x outstanding | timeout | answered a second | of all | by policy");
-    for outstanding in [256, 1024] {
-        for timeout in ["2s", "10ms"] {
-            closed_loop(4, outstanding, timeout);
-        }
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few thousand")]
-fn open_loop(pause: u64, name: &str, rules: &str, load: f64) {
-    let seconds = Duration::from_secs(6);
-    let redis = Redis::single();
-    let pace = Pace::new(Duration::from_micros(200), Duration::from_millis(pause), Duration::from_millis(4));
-    let capacity = pace.per_second();
-    let slow = Slow::to(redis.port, pace);
-    let setup = Setup::new().redis(&tcp(&slow.address())).unset("REDIS_TIMEOUT").rules("d.yaml", rules);
-    let server = measured(setup);
-    let per_second = (capacity * load) as u32;
-    let load_at_work =
-        Steady::start(server.ports.grpc, per_second, ENVOYS_PATIENCE, &requests(), &one("control", "v"));
-    thread::sleep(seconds);
-    let outcome = load_at_work.stop();
-    let good: Vec<_> = outcome
-        .asked
-        .iter()
-        .filter(|one| matches!(one.verdict, Verdict::Ok | Verdict::OverLimit) && one.took <= ENVOYS_PATIENCE)
-        .cloned()
-        .collect();
-    let p99 = crate::support::steady::quantile(&outcome.asked, 0.99).as_secs_f64() * 1e3;
-    let offered = outcome.asked.len() as f64;
-    let could = offered.min(capacity * seconds.as_secs_f64());
-    println!(
-        "{pause} of 4 ms | {name} | {load} | {offered} | {} | {:.3} | {p99:.2} | {:?}",
-        good.len(),
-        good.len() as f64 / could,
-        by_reason(&server)
-    );
-}
-
-/// Callers that send the next request after each response, in several processes on one Redis.
-fn closed_loop(processes: usize, outstanding: usize, timeout: &str) {
-    let redis = Redis::single();
-    let servers: Vec<_> = (0..processes).map(|_| service(&redis.env(), timeout)).collect();
-    let (stop, good, all) =
-        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let bodies: Arc<Vec<_>> = Arc::new(requests().iter().map(framed).collect());
-    let ports: Vec<_> = servers.iter().map(|server| server.ports.grpc).collect();
-    let begun = Instant::now();
-    let asking = {
-        let (stop, good, all) = (stop.clone(), good.clone(), all.clone());
-        thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
-            runtime.block_on(async {
-                let mut tasks = JoinSet::new();
-                for port in ports {
-                    for connection in 0..4 {
-                        let client = RawClient::connect(port).await.expect("the service takes connections");
-                        for caller in 0..outstanding / processes / 4 {
-                            let (mut client, bodies, stop) = (client.clone(), bodies.clone(), stop.clone());
-                            let (good, all) = (good.clone(), all.clone());
-                            let mut at = connection * 500 + caller * 7;
-                            tasks.spawn(async move {
-                                while !stop.load(Relaxed) {
-                                    at += 1;
-                                    let body = bodies[at % bodies.len()].clone();
-                                    let answered = client.ask(body, &HeaderMap::new()).await.is_ok();
-                                    good.fetch_add(u64::from(answered), Relaxed);
-                                    all.fetch_add(1, Relaxed);
-                                }
-                            });
-                        }
-                    }
-                }
-                tasks.join_all().await
-            });
-        })
-    };
-    thread::sleep(Duration::from_secs(5));
-    stop.store(true, Relaxed);
-    asking.join().expect("the callers do not panic");
-    let seconds = begun.elapsed().as_secs_f64();
-    let (good, all) = (good.load(Relaxed) as f64, all.load(Relaxed) as f64);
-    let mut reasons = BTreeMap::<String, f64>::new();
-    for (reason, count) in servers.iter().flat_map(by_reason) {
-        *reasons.entry(reason).or_default() += count;
-    }
-    println!(
-        "{processes} x {} | {timeout} | {:.0} | {:.3} | {reasons:?}",
-        outstanding / processes,
-        good / seconds,
-        good / all
-    );
 }

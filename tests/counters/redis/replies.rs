@@ -1,12 +1,11 @@
 //! Denied commands, errors of every kind, and unexpected replies: nothing counts as done that was not, and each is in the
 //! log and the metrics.
 
-use std::{thread, time::Duration};
+use std::thread;
 
 use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
 use crate::support::{
-    at_best_within,
     client::Client,
     clock::Clock,
     eventually,
@@ -15,7 +14,6 @@ use crate::support::{
     ports::free_port,
     redis::{Redis, tcp},
     server::{Server, Setup},
-    time_of,
 };
 
 use super::{Code, RateLimitRequest, code, decision, one};
@@ -127,14 +125,6 @@ fn only_rules_that_need_a_denied_command_fail() {
     // Redis says "can't run this command", Valkey "has no permissions to run the 'rpush' command".
     server.wait_for_log(&["error", " run th", " command", "docs/reference/redis.md#permissions"]);
     assert!(never_reconnected(&server), "the connection is as good as it was");
-}
-
-#[test]
-fn a_script_that_fails_midway_counts_nothing() {
-    let redis = with_user(&ALL.replace("+set ", ""));
-    let server = as_ann(&redis, RULES).start_healthy();
-    ask(&server.client(), "several").expect_err("it may not be kept");
-    assert_eq!(redis.keys().len(), 0);
 }
 
 /// For a counter that is new and one that exists.
@@ -272,21 +262,6 @@ fn refuses_and_recovers(redis: &Redis, word: &str, kind: &str, begin: impl FnOnc
 }
 
 #[test]
-fn a_server_that_cannot_save_rejects_writes() {
-    let redis = Redis::with(&["--enable-protected-configs", "yes"]);
-    let begin = || {
-        redis.ask(&["CONFIG", "SET", "dir", "/proc", "save", "3600 1000000"]);
-        redis.ask(&["BGSAVE"]);
-        eventually("it cannot save", || {
-            let info = redis.ask(&["INFO", "persistence"]).to_string();
-            holds(info.contains("rdb_last_bgsave_status:err"), || info)
-        });
-    };
-    let end = || drop(redis.ask(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]));
-    refuses_and_recovers(&redis, "MISCONF", "writes_disabled", begin, end);
-}
-
-#[test]
 fn a_server_without_its_replicas_rejects_writes() {
     let redis = Redis::single();
     let set = |replicas| drop(redis.ask(&["CONFIG", "SET", "min-replicas-to-write", replicas]));
@@ -332,26 +307,6 @@ fn a_server_that_is_busy_with_a_script() {
         };
         refuses_and_recovers(&redis, "BUSY", "busy", begin, end);
     });
-}
-
-#[test]
-fn a_cluster_that_redirects_to_a_missing_server() {
-    let fake = Fake::answering(|words, port| match words[0].to_ascii_uppercase().as_str() {
-        "PING" => "+PONG\r\n".to_owned(),
-        "CLUSTER" => format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n"),
-        "AUTH" | "SELECT" | "CLIENT" | "READONLY" => "+OK\r\n".to_owned(),
-        _ => "-MOVED 0 127.0.0.1:1\r\n".to_owned(),
-    });
-    let setup = Setup::new().redis(&tcp(&fake.address())).env("REDIS_TYPE", "CLUSTER");
-    let server = setup.env("REDIS_TIMEOUT", "200ms").rules("d.yaml", RULES).start();
-    let client = server.client();
-    for key in ["many", "several", "bucket"] {
-        // Two commands: one is redirected, one follows. The rest is for a busy machine.
-        let most = Duration::from_millis(200 * 2 + 1500);
-        at_best_within(key, most, 10, || time_of(|| ask(&client, key).expect_err("the check fails")));
-    }
-    drop(client);
-    assert!(!server.final_log().contains("panicked"));
 }
 
 #[test]

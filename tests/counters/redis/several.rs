@@ -9,7 +9,6 @@ use std::{
 };
 
 use crate::support::{
-    client::descriptor,
     noise::Noise,
     redis::{Cluster, Redis, slot},
     server::Setup,
@@ -142,13 +141,6 @@ fn exactly_the_limit_is_admitted_by_one_server() {
 }
 
 #[test]
-fn exactly_the_limit_is_admitted_if_rejected_requests_are_not_counted() {
-    let redis = Redis::single();
-    let setup = patient(&redis.env()).env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
-    exactly_the_limit(&setup, &|value, years| redis.counter(&counter("fixed", value, years)));
-}
-
-#[test]
 fn exactly_the_limit_is_admitted_by_a_cluster() {
     let cluster = Cluster::start(Duration::from_secs(15));
     exactly_the_limit(&patient(&cluster.env()), &|value, years| {
@@ -249,21 +241,6 @@ fn counts_move_with_their_slot() {
 }
 
 #[test]
-fn no_request_fails_after_script_flush() {
-    let redis = Redis::single();
-    let server = patient(&redis.env()).rules("d.yaml", &rules(&[FIXED, OTHERS])).start_healthy();
-    let client = server.client();
-    for asked in 0..60 {
-        redis.ask(&["SCRIPT", "FLUSH"]);
-        for key in ["fixed", "mixed", "scripted"] {
-            let answer = client.ask(one(key, "v")).expect("the request is answered");
-            let expected = if asked < 40 { Code::Ok } else { Code::OverLimit };
-            assert_eq!(decision(&answer).0, expected, "{key} {asked}");
-        }
-    }
-}
-
-#[test]
 fn the_limits_of_a_rule_stay_in_one_redis() {
     let (main, per_second) = (Redis::single(), Redis::single());
     let setup = patient(&main.env()).env("REDIS_PERSECOND", "true").env("REDIS_PERSECOND_SOCKET_TYPE", "tcp");
@@ -285,18 +262,4 @@ fn the_limits_of_a_rule_stay_in_one_redis() {
         (0, 40),
         "alone, it counts what it is"
     );
-}
-
-#[test]
-fn a_rule_with_one_limit_counts_hits_that_another_rule_rejects() {
-    let redis = Redis::single();
-    let server = patient(&redis.env()).rules("d.yaml", &rules(&[FIXED, OTHERS])).start_healthy();
-    let client = server.client();
-    let mut both = request("d", &[&[("fixed", "v")], &[("plain", "v")]]);
-    both.descriptors[0] = descriptor(&[("fixed", "v")]);
-    both.descriptors[0].hits_addend = Some(30);
-    let codes: Vec<_> = (0..3).map(|_| client.ask(both.clone()).unwrap().overall_code()).collect();
-    assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::OverLimit]);
-    assert_eq!(redis.counter(&counter("fixed", "v", 2)), 30);
-    assert_eq!(redis.counter(&format!("d_plain_v_{}", window(YEAR))), 3);
 }

@@ -39,19 +39,6 @@ fn a_cluster_that_redirects_slowly() {
     assert!(took < TIMEOUT * 3, "{took:?}");
 }
 
-#[test]
-fn a_cluster_that_redirects_to_another_server() {
-    let other = Fake::answering(|words, port| {
-        reply_of_a_node(words, String::new(), format!("-ASK 0 127.0.0.1:{port}\r\n"))
-    });
-    let elsewhere = other.port;
-    let fake = Fake::answering(move |words, port| {
-        let all = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n");
-        reply_of_a_node(words, all, format!("-MOVED 0 127.0.0.1:{elsewhere}\r\n"))
-    });
-    assert_storm(&fake);
-}
-
 /// The reply of a master that accepts logins and reports its slots, but does not count.
 fn reply_of_a_node(words: &[String], slots: String, moved: String) -> String {
     match words[0].to_ascii_uppercase().as_str() {

@@ -1,4 +1,5 @@
-//! memcached killed, frozen and unreachable under a steady load, with all policies at the same time.
+//! A store that is killed, frozen, unreachable or slow under a steady load, with all policies at the same time: one test a
+//! kind of failure. Both stores share the queues, deadlines and breakers of `wire`.
 
 use std::{
     ops::Range,
@@ -6,17 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    counters::redis::{ENVOYS_PATIENCE, assert_in_time, by_policy, of_kind, turn},
-    support::{
-        eventually, holds,
-        proxy::{Proxy, Way},
-        server::Server,
-        steady::{Asked, Outcome, Steady, Verdict},
-    },
+use super::redis::{ENVOYS_PATIENCE, RULES, assert_in_time, by_policy, of_kind, one, turn};
+use crate::support::{
+    eventually, holds,
+    memcached::{self, Memcached},
+    proxy::{Proxy, Way},
+    redis::{Redis, tcp},
+    server::{Server, Setup},
+    steady::{Asked, Outcome, Steady, Verdict},
 };
-
-use super::{Memcached, one, setup, with_rules};
 
 /// Indexes in the list of requests that the load cycles through.
 const MANY: usize = 0;
@@ -26,9 +25,9 @@ const PER_SECOND: u32 = 60;
 /// The time before the fault.
 const CALM: Duration = Duration::from_millis(700);
 const FAULT: Duration = Duration::from_secs(2);
-/// The time until counters decide every request again after memcached is back.
+/// The time until counters decide every request again after the store is back.
 const RECOVERY: Duration = Duration::from_secs(1);
-/// The first decisions may still come from memcached or wait for it; the last ones may be late.
+/// The first decisions may still come from the store or wait for it; the last ones may be late.
 const MARGIN: Duration = Duration::from_millis(300);
 /// The interval in which decisions are counted.
 const WINDOW: Duration = Duration::from_millis(300);
@@ -41,56 +40,96 @@ enum Policy {
     Local,
 }
 
-#[test]
-fn memcached_is_killed_and_restarted() {
-    play(|memcached, _| memcached.kill(), |memcached, _| memcached.start());
+/// A store that a test can disturb, behind a proxy.
+trait Store {
+    fn start_new() -> Self;
+    fn port(&self) -> u16;
+    /// A service with default timeouts for the store at this address.
+    fn setup(address: &str) -> Setup;
+}
+
+impl Store for Redis {
+    fn start_new() -> Self {
+        Self::single()
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn setup(address: &str) -> Setup {
+        Setup::new().redis(&tcp(address)).unset("REDIS_TIMEOUT").unset("REDIS_CONNECT_TIMEOUT")
+    }
+}
+
+impl Store for Memcached {
+    fn start_new() -> Self {
+        Self::single()
+    }
+
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn setup(address: &str) -> Setup {
+        memcached::setup(address).unset("MEMCACHE_TIMEOUT").unset("MEMCACHE_CONNECT_TIMEOUT")
+    }
 }
 
 #[test]
-fn memcached_is_frozen() {
-    play(|memcached, _| memcached.freeze(), |memcached, _| memcached.thaw());
+fn the_policy_decides_while_redis_is_killed_and_until_it_is_back() {
+    play::<Redis>(|redis, _| redis.kill(), |redis, _| redis.start());
 }
 
 #[test]
-fn packets_to_memcached_are_dropped() {
-    play(|_, proxy| proxy.set(Way::BlackHole), |_, proxy| proxy.set(Way::CLEAR));
+fn the_policy_decides_while_packets_to_redis_are_late() {
+    let delay = |_: &mut Redis, proxy: &Proxy| proxy.set(Way::Open(Duration::from_millis(50)));
+    play(delay, |_, proxy| proxy.set(Way::CLEAR));
+}
+
+#[test]
+fn the_policy_decides_while_memcached_is_frozen() {
+    play::<Memcached>(|memcached, _| memcached.freeze(), |memcached, _| memcached.thaw());
+}
+
+#[test]
+fn the_policy_decides_while_packets_to_memcached_are_dropped() {
+    let drop_all = |_: &mut Memcached, proxy: &Proxy| proxy.set(Way::BlackHole);
+    play(drop_all, |_, proxy| proxy.set(Way::CLEAR));
 }
 
 /// Runs services with all policies through a fault, again if counters were late because the machine may be busy.
-fn play(begin: impl Fn(&mut Memcached, &Proxy), end: impl Fn(&mut Memcached, &Proxy)) {
+fn play<S: Store>(begin: impl Fn(&mut S, &Proxy), end: impl Fn(&mut S, &Proxy)) {
     let _turn = turn();
     let late: Vec<_> = (0..4).map_while(|_| play_once(&begin, &end).err()).collect();
     assert!(late.len() < 4, "counters decided too late each time: {late:#?}");
 }
 
-fn play_once(
-    begin: impl Fn(&mut Memcached, &Proxy),
-    end: impl Fn(&mut Memcached, &Proxy),
-) -> Result<(), String> {
-    let mut memcached = Memcached::single();
-    let proxy = Proxy::to(memcached.port);
+fn play_once<S: Store>(begin: impl Fn(&mut S, &Proxy), end: impl Fn(&mut S, &Proxy)) -> Result<(), String> {
+    let mut store = S::start_new();
+    let proxy = Proxy::to(store.port());
     let policies = [Policy::Error, Policy::Allow, Policy::Deny, Policy::Local];
-    let services = policies.map(|policy| Service::start(policy, &proxy));
+    let services = policies.map(|policy| Service::start(policy, S::setup(&proxy.address())));
     thread::sleep(CALM);
     for service in &services {
         eventually("it counts", || holds(service.counts(), || service.server.process.log()));
     }
-    // A busy machine makes some decisions late also while memcached answers.
+    // A busy machine makes some decisions late also while the store answers.
     let calm = services.each_ref().map(Service::without_counters);
     let began = Instant::now();
-    begin(&mut memcached, &proxy);
+    begin(&mut store, &proxy);
     thread::sleep(FAULT);
     for service in &services {
         eventually("the loss is seen", || {
-            let (by_policy, healthy) = (by_policy(&service.server), service.server.is_healthy());
-            holds(by_policy > 0.0 && !healthy, || {
+            let (by_policy, is_healthy) = (by_policy(&service.server), service.server.is_healthy());
+            holds(by_policy > 0.0 && !is_healthy, || {
                 let (policy, log) = (service.policy, service.server.process.log());
-                format!("{policy:?}: {by_policy} by policy, healthy: {healthy}\n{log}")
+                format!("{policy:?}: {by_policy} by policy, healthy: {is_healthy}\n{log}")
             })
         });
     }
     let lost = began + MARGIN..began + FAULT.saturating_sub(MARGIN);
-    end(&mut memcached, &proxy);
+    end(&mut store, &proxy);
     let ended = Instant::now();
     let back = calm.iter().zip(&services).map(|(calm, service)| {
         eventually("counters decide again", || service.decides_by_counters(*calm));
@@ -111,11 +150,10 @@ struct Service {
 }
 
 impl Service {
-    fn start(policy: Policy, proxy: &Proxy) -> Self {
+    fn start(policy: Policy, setup: Setup) -> Self {
         let name = format!("{policy:?}").to_lowercase();
-        // Default timeouts; counters separate from those of the other services.
-        let setup = with_rules(setup(&proxy.address())).unset("MEMCACHE_TIMEOUT");
-        let setup = setup.unset("MEMCACHE_CONNECT_TIMEOUT").env("CACHE_KEY_PREFIX", &name);
+        // Counters separate from those of the other services.
+        let setup = setup.rules("d.yaml", RULES).env("CACHE_KEY_PREFIX", &name);
         let server = setup.env("STORE_FAILURE_POLICY", &name).start_healthy();
         let (requests, control) = ([one("many", "v"), one("five", "v")], one("control", "v"));
         let load = Steady::start(server.ports.grpc, PER_SECOND, ENVOYS_PATIENCE, &requests, &control);
@@ -163,7 +201,7 @@ fn is_in_time(one: &Asked) -> bool {
     one.took <= ENVOYS_PATIENCE
 }
 
-/// While memcached is lost the policy decides.
+/// While the store is lost the policy decides.
 fn check_verdicts(policy: Policy, outcome: &Outcome, lost: &Range<Instant>) {
     let during = |kind| of_kind(outcome, kind).filter(|one| is_in_time(one) && lost.contains(&one.due));
     let is_usual = |one: &&Asked| match policy {
