@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     at_best_within,
-    client::{descriptor, request},
+    client::request,
     clock::Clock,
     eventually, holds, http,
     ports::free_port,
@@ -175,34 +175,6 @@ fn every_action_takes_effect_immediately_and_ends_with_its_removal() {
         "override_remove",
         "done",
     ]);
-}
-
-#[test]
-fn a_whole_rule_is_overridden_except_values_with_their_own_rule() {
-    let replica = Replica::in_memory();
-    replica.tollgate(&["override", "set", "shop", "user", "--limit", "1/year"]);
-    assert_eq!([(); 2].map(|()| replica.ask("user", "a").0), [OK, OVER]);
-    assert_eq!(replica.ask("user", "b").0, OK, "each value has its own counter");
-    assert_eq!(replica.ask("user", "vip"), (OK, 4));
-    replica.tollgate(&["override", "set", "shop", "user=c", "--limit", "9/year"]);
-    assert_eq!(replica.ask("user", "c"), (OK, 8), "one value takes precedence over all");
-    replica.tollgate(&["override", "set", "shop", "path=/a/*", "--limit", "2/year"]);
-    assert_eq!(
-        ["/a/1", "/a/2", "/a/3"].map(|path| replica.ask("path", path).0),
-        [OK, OK, OVER],
-        "they share one"
-    );
-    replica.tollgate(&["override", "set", "shop", "path=/a/4", "--limit", "1/year"]);
-    assert_eq!([(); 2].map(|()| replica.ask("path", "/a/4").0), [OK, OVER], "it has its own counter");
-}
-
-#[test]
-fn rules_for_overrides_only_limit_nothing_else() {
-    let replica = Replica::in_memory();
-    assert_eq!([(); 3].map(|()| replica.ask("customer", "x")), [(OK, u32::MAX); 3]);
-    replica.tollgate(&["override", "set", "shop", "customer=y", "--limit", "1/hour"]);
-    assert_eq!([(); 2].map(|()| replica.ask("customer", "y").0), [OK, OVER]);
-    assert_eq!(replica.ask("customer", "x"), (OK, u32::MAX));
 }
 
 #[test]
@@ -385,47 +357,6 @@ fn an_invalid_command_is_explained_and_changes_nothing() {
 }
 
 #[test]
-fn an_invalid_request_is_explained() {
-    let replica = Replica::in_memory();
-    for (path, body, status, expected) in [
-        ("/api/v1/overrides", "[]", 400, "expected an object"),
-        ("/api/v1/overrides", "{", 400, "invalid body"),
-        (
-            "/api/v1/overrides",
-            r#"{"domain": "shop", "descriptor": "user=a", "action": "blok"}"#,
-            400,
-            "did you mean",
-        ),
-        ("/api/v1/imports/x", "{}", 400, "line 1: domain is missing"),
-        ("/api/v1/imports/x", "", 404, "no import \"x\""),
-        ("/api/v1/counters/reset", r#"{"domain": "shop", "descriptor": "user"}"#, 400, "user has no value"),
-        (
-            "/api/v1/counters/reset",
-            r#"{"domain": "shop", "descriptor": "none=1"}"#,
-            404,
-            "no limit applies to shop none=1",
-        ),
-        ("/api/v1/counters/reset", r#"{"domian": "shop"}"#, 400, "unknown field `domian`"),
-    ] {
-        let answer = http::post(replica.admin, path, body);
-        assert_eq!(answer.status, status, "{path} {body}: {}", answer.text());
-        let error = answer.json()["error"].as_str().unwrap().to_owned();
-        assert!(error.contains(expected), "{path} {body}: {error}");
-    }
-    for (path, expected) in [
-        ("/api/v1/counters", "parameter \"domain\" is missing"),
-        ("/api/v1/counters?domain=shop&descriptor=user", "user has no value"),
-        ("/api/v1/overrides?descriptor=a,", "an entry is empty"),
-        ("/api/v1/overrides?n=0", "expected a number from 1"),
-    ] {
-        let answer = http::get(replica.admin, path);
-        assert_eq!(answer.status, 400, "{path}: {}", answer.text());
-        let error = answer.json()["error"].as_str().unwrap().to_owned();
-        assert!(error.contains(expected), "{path}: {error}");
-    }
-}
-
-#[test]
 fn an_import_is_atomic() {
     let replica = Replica::in_memory();
     replica.tollgate(&["override", "set", "shop", "client=old", "--block"]);
@@ -461,28 +392,6 @@ fn an_import_is_atomic() {
 }
 
 #[test]
-fn overrides_in_a_file_survive_a_restart() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("overrides.jsonl");
-    let start = |path: &Path| {
-        Replica::start(Setup::new().rules("shop.yaml", RULES).env("OVERRIDES_FILE", path.to_str().unwrap()))
-    };
-    let first = start(&path);
-    first.tollgate(&["override", "set", "shop", "client=ann", "--block"]);
-    first.tollgate(&["override", "set", "shop", "client=bob", "--block"]);
-    first.tollgate(&["override", "remove", "shop", "client=bob"]);
-    drop(first);
-    let second = start(&path);
-    assert!(second.is_blocked("ann") && !second.is_blocked("bob"));
-    assert_eq!(second.get("/api/v1/overrides")["kept_in"], "file");
-    drop(second);
-    std::fs::write(&path, "{\"domain\":\"shop\"}\n").unwrap();
-    let setup = Setup::new().rules("shop.yaml", RULES).env("OVERRIDES_FILE", path.to_str().unwrap());
-    let log = setup.refused();
-    assert!(log.contains("overrides.jsonl:1: descriptor is missing"), "{log}");
-}
-
-#[test]
 fn a_read_only_admin_api_rejects_changes() {
     let replica = Replica::start(Setup::new().rules("shop.yaml", RULES).env("ADMIN_READ_ONLY", "true"));
     for (method, path, body) in [
@@ -498,21 +407,4 @@ fn a_read_only_admin_api_rejects_changes() {
         assert_eq!(answer.status, 403, "{method} {path}: {}", answer.text());
     }
     assert_eq!(replica.get("/api/v1/overrides")["total"], 0);
-}
-
-#[test]
-fn an_override_takes_precedence_over_a_limit_in_the_request() {
-    let replica = Replica::in_memory();
-    replica.tollgate(&["override", "set", "shop", "user=ann", "--block"]);
-    let mut brings = descriptor(&[("user", "ann")]);
-    brings.limit =
-        Some(proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride {
-            requests_per_unit: 100,
-            unit: 2,
-            unit_multiplier: None,
-        });
-    let mut asked = request("shop", &[]);
-    asked.descriptors.push(brings);
-    let answer = replica.server.ask(asked).unwrap();
-    assert_eq!(answer.overall_code, i32::from(OVER));
 }

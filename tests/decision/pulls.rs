@@ -3,8 +3,6 @@
 
 // 1190, and headers for the forwarded request.
 mod headers;
-// 1140: `is_negative_hits`.
-mod negative_hits;
 // 1243 and 1239: quotas of backends and models, and what the metadata says.
 mod quota_groups;
 // 1230: refunds and the local caches.

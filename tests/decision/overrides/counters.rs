@@ -83,44 +83,6 @@ fn the_counters_of_an_override_are_read_and_reset() {
     );
 }
 
-/// Two services with over-limit caches that count in this Redis.
-fn two_on_redis(redis: &Redis) -> [Replica; 2] {
-    let replicas = [(); 2].map(|()| {
-        let setup = Setup::new().rules("shop.yaml", RULES).redis(&redis.env()).env("REPLICA_SYNC", "true");
-        let replica = Replica::start(setup.env("LOCAL_CACHE_SIZE_IN_BYTES", "100000"));
-        replica.server.wait_until_healthy();
-        replica
-    });
-    eventually("both follow redis", || {
-        let channels = redis.ask(&["PUBSUB", "NUMSUB", "{tollgate}:changes"]).to_string();
-        holds(channels.contains('2'), || channels.clone())
-    });
-    replicas
-}
-
-#[test]
-fn a_replica_that_missed_a_reset_clears_its_over_limit_cache() {
-    let redis = Redis::single();
-    let [_, other] = two_on_redis(&redis);
-    assert_eq!([(); 4].map(|()| other.ask("user", "v").0), [OK, OK, OK, OVER]);
-    // Without a message: one that `one` sends could arrive after all.
-    for key in redis.keys().iter().filter(|key| key.starts_with("shop_user_v_")) {
-        redis.ask(&["DEL", key]);
-    }
-    assert_eq!(other.ask("user", "v").0, OVER, "the over-limit cache has the key");
-    redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    eventually("the replica counts in redis again", || holds(other.ask("user", "v").0 == OK, String::new));
-}
-
-#[test]
-fn a_reset_reaches_the_over_limit_cache_of_another_replica_within_a_second() {
-    let redis = Redis::single();
-    let [one, other] = two_on_redis(&redis);
-    for key in ["user", "bucket", "window", "log"] {
-        reset_reaches(&one, &other, key, "v");
-    }
-}
-
 /// Two services with over-limit caches and fixed windows that count in this memcached.
 fn two_on(memcached: &Memcached) -> [Replica; 2] {
     let lines: Vec<&str> = RULES.lines().filter(|line| !line.contains("algorithm")).collect();

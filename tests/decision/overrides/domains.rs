@@ -93,16 +93,6 @@ fn a_switch_lifts_limits_but_no_block() {
 }
 
 #[test]
-fn the_own_switch_of_a_domain_precedes_that_of_all_domains() {
-    let replica = Replica::start(setup());
-    switch(&replica, &["*", "--allow"]);
-    switch(&replica, &["shop", "--shadow"]);
-    assert_eq!((replica.ask("user", "x"), codes(&replica, "other", 5)), ((OK, 2), vec![OK; 5]));
-    replica.tollgate(&["domain", "clear", "shop"]);
-    assert_eq!(replica.ask("user", "x"), (OK, u32::MAX));
-}
-
-#[test]
 fn it_is_in_force_on_all_replicas_and_survives_them() {
     let redis = Redis::single();
     let [one, other] = [(); 2].map(|()| on(&redis));

@@ -111,29 +111,6 @@ fn a_network_or_a_prefix_meets_its_values_in_all_domains() {
 }
 
 #[test]
-fn the_longest_match_wins_for_a_key_and_the_stronger_action_between_keys() {
-    let replica = Replica::start(setup());
-    replica.set("shop", "remote_address=10.0.0.0/8", &["--block"]);
-    replica.set("shop", "remote_address=10.1.0.0/16", &["--allow"]);
-    replica.set("shop", "remote_address=10.1.1.1", &["--block"]);
-    replica.set("shop", "path=/*", &["--allow"]);
-    replica.set("shop", "path=/login", &["--limit", "1/year"]);
-    for (entries, expected) in [
-        (&[("remote_address", "10.2.0.1")][..], [OVER, OVER]),
-        (&[("remote_address", "10.1.0.1")], [OK, OK]),
-        (&[("remote_address", "10.1.1.1")], [OVER, OVER]),
-        (&[("path", "/x"), ("remote_address", "10.2.0.1")], [OVER, OVER]),
-        (&[LOGIN, ("remote_address", "10.1.0.1")], [OK, OK]),
-        (&[LOGIN, ("remote_address", "8.8.8.8")], [OK, OVER]),
-        (&[LOGIN, ("remote_address", "8.8.4.4")], [OK, OVER]),
-    ] {
-        assert_eq!([(); 2].map(|()| replica.code("shop", entries)), expected, "{entries:?}");
-    }
-    replica.tollgate(&["override", "set", "shop", "remote_address=10.2.0.1", "--allow"]);
-    assert_eq!(replica.code("shop", &[("remote_address", "10.2.0.1")]), OVER, "a block by entry is stronger");
-}
-
-#[test]
 fn a_limit_by_entry_has_one_counter_for_each_descriptor_that_nothing_else_uses() {
     for redis in [None, Some(Redis::single())] {
         let replica = match &redis {
@@ -295,26 +272,6 @@ fn it_is_shown_with_the_decision_and_on_the_debug_port() {
     assert!(get.contains("override: blocked until the override is removed"), "{get}");
     let metrics = replica.server.metrics();
     assert_eq!(metrics.get(r#"tollgate_overrides{action="block"}"#), Some(&2.0));
-}
-
-#[test]
-fn ten_thousand_networks_of_all_lengths_are_matched() {
-    let replica = Replica::start(setup());
-    let line = |n: u32| {
-        let address = std::net::Ipv4Addr::from_bits(n.wrapping_mul(2_654_435_761));
-        let entry = if n.is_multiple_of(2) {
-            format!("{address}/{}", n % 30 + 3)
-        } else {
-            format!("{}/{}", address.to_ipv6_compatible(), n % 120 + 9)
-        };
-        format!("{{\"domain\":\"shop\",\"entry\":\"remote_address={entry}\",\"action\":\"allow\"}}\n")
-    };
-    let file = tempfile::Builder::new().suffix(".jsonl").tempfile().unwrap();
-    let own = r#"{"domain":"shop","entry":"remote_address=203.0.113.7","action":"block"}"#;
-    std::fs::write(file.path(), (0..10_000).map(line).collect::<String>() + own).unwrap();
-    replica.tollgate(&["override", "import", file.path().to_str().unwrap()]);
-    assert_eq!(replica.code("shop", &[("remote_address", "203.0.113.7")]), OVER);
-    assert_eq!(replica.code("shop", &[("remote_address", "203.0.113.8")]), OK);
 }
 
 #[test]

@@ -4,8 +4,6 @@
 use super::*;
 
 const HASH: &str = "{tollgate}:overrides";
-const VERSIONS: &str = "{tollgate}:overrides:versions";
-
 /// Two replicas that both know this override of each client.
 fn two_with(redis: &Redis, clients: &[&str]) -> [Replica; 2] {
     let replicas = [(); 2].map(|()| Replica::on(redis));
@@ -84,100 +82,6 @@ fn changes_that_redis_lost_are_written_back_once() {
     // Changes are published and applied as before.
     block(&replicas[1], "later");
     agree(&replicas, &["new", "later"], &["kept", "removed"]);
-}
-
-#[test]
-fn a_change_after_the_loss_wins_and_the_others_are_written_back() {
-    let mut redis = Redis::single();
-    let replicas = two_with(&redis, &["one"]);
-    redis.ask(&["SAVE"]);
-    for client in ["one", "two"] {
-        replicas[0].tollgate(&["override", "set", "shop", &format!("client={client}"), "--allow"]);
-    }
-    block(&replicas[0], "three");
-    agree(&replicas, &["three"], &["one", "two"]);
-    let path = "/api/v1/overrides?domain=shop&descriptor=client%3Dtwo";
-    let id = replicas[0].get(path)["overrides"][0]["id"].as_str().unwrap().to_owned();
-    redis.kill();
-    for replica in &replicas {
-        replica.server.process.signal("STOP");
-    }
-    redis.start();
-    // A replica that does not know the lost changes blocks `two`, as the script of a change does it.
-    let line = r#"{"domain":"shop","descriptor":[{"key":"client","value":"two"}],"action":"block"}"#;
-    let time = redis.ask(&["TIME"]).words();
-    let version = format!("{}{:0>6}", time[0], time[1]);
-    redis.ask(&["ZADD", VERSIONS, &version, &id]);
-    redis.ask(&["HSET", HASH, &id, line, "@", &version]);
-    for replica in &replicas {
-        replica.server.process.signal("CONT");
-    }
-    agree(&replicas, &["two", "three"], &["one"]);
-    wait_for_overrides(&redis, &replicas, 3);
-    let kept = redis.ask(&["HGET", HASH, &id]).to_string();
-    assert!(kept.contains("block"), "{kept}");
-    agree(&[Replica::on(&redis)], &["two", "three"], &["one"]);
-}
-
-#[test]
-fn a_replica_with_older_changes_does_not_replace_newer_ones() {
-    let mut redis = Redis::single();
-    let replicas = two_with(&redis, &["one"]);
-    redis.ask(&["SAVE"]);
-    replicas[0].tollgate(&["override", "set", "shop", "client=two", "--block"]);
-    agree(&replicas, &["one", "two"], &[]);
-    // The second replica misses the removal and the change: they are not in the buffer of a connection either.
-    replicas[1].server.process.signal("STOP");
-    redis.ask(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-    replicas[0].tollgate(&["override", "set", "shop", "client=two", "--allow"]);
-    remove(&replicas[0], "one");
-    agree(&replicas[..1], &[], &["one", "two"]);
-    redis.kill();
-    replicas[0].server.process.signal("STOP");
-    redis.start();
-    // It writes the change back that it knows.
-    replicas[1].server.process.signal("CONT");
-    wait_for_overrides(&redis, &replicas[1..], 2);
-    replicas[1].server.wait_for_log(&["wrote them back"]);
-    replicas[0].server.process.signal("CONT");
-    agree(&replicas, &[], &["one", "two"]);
-    wait_for_overrides(&redis, &replicas, 1);
-    agree(&[Replica::on(&redis)], &[], &["one", "two"]);
-}
-
-#[test]
-fn an_import_that_redis_lost_is_written_back() {
-    let mut redis = Redis::single();
-    let replicas = two_with(&redis, &["one"]);
-    redis.ask(&["SAVE"]);
-    let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
-    let line = |n| format!("shop,client=i{n},block\n");
-    let lines = (0..1_200).map(line).collect::<String>();
-    std::fs::write(file.path(), format!("domain,descriptor,action\n{lines}")).unwrap();
-    replicas[1].tollgate(&["override", "import", file.path().to_str().unwrap()]);
-    remove(&replicas[0], "one");
-    agree(&replicas, &["i0", "i1199"], &["one"]);
-    redis.kill();
-    redis.start();
-    wait_for_overrides(&redis, &replicas, 1_200);
-    agree(&replicas, &["i0", "i1199"], &["one"]);
-    agree(&[Replica::on(&redis)], &["i0", "i1199"], &["one"]);
-    let left: Vec<_> =
-        redis.keys().into_iter().filter(|key| key.contains("merged") || key.contains("old")).collect();
-    assert!(left.is_empty(), "{left:?}");
-}
-
-#[test]
-fn an_emptied_redis_receives_all_overrides_and_newer_changes_stay() {
-    let redis = Redis::single();
-    let replicas = two_with(&redis, &["one", "two"]);
-    redis.ask(&["FLUSHALL"]);
-    let fresh = Replica::on(&redis);
-    // The fresh replica may have read the restored overrides already.
-    let _ = fresh.run(&["override", "set", "shop", "client=three", "--block"]);
-    wait_for_overrides(&redis, &replicas, if fresh.is_blocked("three") { 3 } else { 2 });
-    agree(&replicas, &["one", "two"], &[]);
-    agree(&[fresh], &["one", "two"], &[]);
 }
 
 #[test]

@@ -1,10 +1,9 @@
 //! Overrides, resets and refunds while another server becomes the one that owns their keys and their channel.
 
-use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::*;
 use crate::support::{
-    fake::Fake,
     proxy::Proxy,
     redis::{Cluster, slot},
 };
@@ -102,32 +101,6 @@ fn resets_arrive_after_the_node_that_had_the_channel_has_left_its_cluster() {
 }
 
 #[test]
-fn resets_arrive_while_an_old_master_of_sentinels_stays_reachable() {
-    let masters = [Redis::single(), Redis::single()];
-    let named: &'static AtomicU16 = Box::leak(Box::new(AtomicU16::new(masters[0].port)));
-    let sentinel = Fake::answering(move |words, _| match &*words[0] {
-        "SENTINEL" => {
-            let port = named.load(Relaxed).to_string();
-            format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
-        }
-        _ => "+PONG\r\n".to_owned(),
-    });
-    let env = vec![
-        ("REDIS_SOCKET_TYPE", "tcp".to_owned()),
-        ("REDIS_TYPE", "SENTINEL".to_owned()),
-        ("REDIS_URL", format!("main,{}", sentinel.address())),
-    ];
-    let replicas = two(&env);
-    for turn in [1, 0, 1] {
-        resets_arrive(&replicas);
-        named.store(masters[turn].port, Relaxed);
-        subscribers(&masters[turn], "2");
-        subscribers(&masters[1 - turn], "0");
-    }
-    resets_arrive(&replicas);
-}
-
-#[test]
 fn a_reset_that_reaches_no_replica_or_not_all_says_so() {
     let redis = Redis::single();
     let replicas = two(&redis.env());
@@ -152,46 +125,6 @@ fn a_reset_that_reaches_no_replica_or_not_all_says_so() {
     let warning = reset(&replicas[0], "y")["warning"].to_string();
     replicas[1].server.process.signal("CONT");
     assert!(warning.contains("1 of 2 replicas"), "{warning}");
-}
-
-#[test]
-fn overrides_change_while_their_slot_moves() {
-    let cluster = Cluster::start(Duration::from_secs(15));
-    let replicas = two(&cluster.env());
-    let slot = slot(TAG);
-    let mut round = 0;
-    let mut change = || {
-        round += 1;
-        let value = format!("c{round}");
-        let (status, text) = set(&replicas[round % 2], &value);
-        assert_eq!(status, 200, "{text}");
-        for replica in &replicas {
-            eventually("the override is in force", || {
-                holds(replica.is_blocked(&value), || replica.server.process.log())
-            });
-        }
-    };
-    change();
-    for _ in 0..4 {
-        let from = cluster.owner(slot);
-        let to = cluster.servers[..3].iter().find(|server| server.port != from.port).expect("three masters");
-        let [from_id, to_id] = [from, to].map(|server| server.ask(&["CLUSTER", "MYID"]).to_string());
-        let number = slot.to_string();
-        to.ask(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &from_id]);
-        from.ask(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &to_id]);
-        // A part of its keys is on either server for a moment.
-        std::thread::scope(|scope| {
-            let changing = scope.spawn(|| {
-                let (status, text) = set(&replicas[0], &format!("moving{}", from.port));
-                assert_eq!(status, 200, "{text}");
-            });
-            std::thread::sleep(Duration::from_millis(300));
-            cluster.move_slot(slot, to);
-            changing.join().unwrap();
-        });
-        change();
-        resets_arrive(&replicas);
-    }
 }
 
 #[test]

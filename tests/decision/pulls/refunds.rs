@@ -23,12 +23,6 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 1}
 ";
 
-/// memcached does not have it.
-const SLIDING: &str = "
-  - key: sliding
-    rate_limit: {unit: year, requests_per_unit: 10, algorithm: sliding_window}
-";
-
 fn code(client: &Client, key: &str, number: i64) -> Code {
     client.ask(hits(key, "v", number)).unwrap().overall_code()
 }
@@ -72,12 +66,6 @@ fn check_from(setup: Setup, bytes: &str, keys: &[&str]) {
     let before = known("other");
     assert_eq!([1, 1].map(|hits| code(&clients[1], "other", hits)), [Code::OverLimit; 2]);
     assert!(known("other") > before);
-}
-
-#[test]
-fn a_refund_reaches_the_caches_of_all_replicas_on_redis() {
-    let redis = Redis::single();
-    check(&Setup::new().redis(&redis.env()), &format!("{}{SLIDING}", RULES.trim_end()), &["year", "sliding"]);
 }
 
 #[test]
