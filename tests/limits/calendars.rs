@@ -115,27 +115,6 @@ fn windows_end_at_local_boundaries_in_memcached() {
 }
 
 #[test]
-fn a_leased_limit_admits_no_hit_more_across_a_boundary() {
-    let rules = "
-domain: d
-descriptors:
-- key: many
-  rate_limit: {unit: day, requests_per_unit: 1000, counting: leased, calendar: {time_zone: Europe/Berlin}}
-";
-    let clock = Clock::at("2026-10-25T22:59:00Z").steerable();
-    let _clock = clock.enter();
-    let redis = Redis::single();
-    let server = Setup::new().redis(&redis.env()).rules("d.yaml", rules).start_healthy();
-    let client = server.client();
-    let admitted = |times: usize| (0..times).filter(|_| admits(&client, "many", "v")).count();
-    assert_eq!(admitted(1050), 1000, "the day of 25 hours");
-    clock.move_to("2026-10-25T23:00:00Z", 5.0);
-    assert_eq!(admitted(300), 300, "the next day");
-    assert_eq!(admitted(750), 700, "the rest of it");
-    assert!(server.metric("tollgate_lease_hits_total") > 1000.0, "the lease decided most of them");
-}
-
-#[test]
 fn the_counter_in_redis_has_the_start_of_its_window_and_expires_after_its_end() {
     let _clock = Clock::at("2026-11-23T10:00:00Z").enter();
     let rules = "

@@ -1,7 +1,5 @@
 //! Rules from an independent control plane: `xds-protos` on grpcio, in `xds/control_plane.py`.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
 use crate::support::{

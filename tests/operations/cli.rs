@@ -54,14 +54,6 @@ fn send(port: u16, domain: &str, descriptors: &[&str]) -> Output {
 }
 
 #[test]
-fn check_prints_a_summary_of_valid_rules() {
-    let dir = rules_dir(&[("d.yaml", RULES)]);
-    let output = check(dir.path(), &[]);
-    assert_exit(&output, 0, &["1 rule, 1 domain, 1 file: OK, hash "]);
-    assert_eq!(printed(&output).lines().count(), 1);
-}
-
-#[test]
 fn check_reports_every_error_of_every_file_with_its_place() {
     let bad = "domain: a\ndescriptors:\n  - key: k\n    rate_limit: {unit: fortnight, requests_per_unit: 2}\n  - value: v\n";
     let dir = rules_dir(&[("a.yaml", bad), ("b.yaml", "domain: b\ndescriptors:\n  - kye: k\n")]);
@@ -88,34 +80,6 @@ fn check_suggests_the_unit_that_an_abbreviation_means() {
 }
 
 #[test]
-fn check_warns_without_failing_unless_warnings_are_denied() {
-    let odd = "domain: odd\ndescriptors:\n  - key: k\n    unit: hour\n    requests_per_unit: 2\n";
-    let dir = rules_dir(&[("d.yaml", RULES), ("odd.yaml", odd)]);
-    let lost = "`unit` has no effect here, so this descriptor has no limit";
-    assert_exit(&check(dir.path(), &[]), 0, &[&format!("warning: {lost}"), "OK, 3 warnings, hash"]);
-    assert_exit(
-        &check(dir.path(), &["--deny-warnings"]),
-        1,
-        &[&format!("error: {lost}"), "3 errors in 2 files"],
-    );
-    let fine = rules_dir(&[("d.yaml", RULES)]);
-    assert_exit(&check(fine.path(), &["--deny-warnings"]), 0, &["OK"]);
-}
-
-#[test]
-fn check_prints_json_and_github_annotations() {
-    let dir = rules_dir(&[("a.yaml", RULES), ("b.yaml", "domain: b\ndescriptors: [{kye: k}]\n")]);
-    let output = check(dir.path(), &["--json"]);
-    assert_exit(&output, 1, &[]);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&report["valid"], &report["errors"]), (&false.into(), &2.into()), "{report}");
-    let first = &report["diagnostics"][0];
-    assert!(first["file"].as_str().unwrap().ends_with("b.yaml") && first["line"] == 2, "{report}");
-    let output = check(dir.path(), &["--format", "github"]);
-    assert_exit(&output, 1, &["::error file=", "b.yaml,line=2,col="]);
-}
-
-#[test]
 fn check_and_the_service_report_the_same_hash_of_equal_rules() {
     let hash = |rules: &str| {
         let output = check(rules_dir(&[("d.yaml", rules)]).path(), &["--json"]);
@@ -128,16 +92,6 @@ fn check_and_the_service_report_the_same_hash_of_equal_rules() {
     assert_ne!(hash(RULES), hash(&RULES.replace("hour", "day")));
     let served: Vec<_> = served.keys().filter(|name| name.contains(&hash(RULES))).collect();
     assert!(!served.is_empty(), "the metrics have the hash {}", hash(RULES));
-}
-
-#[test]
-fn check_with_portable_warns_about_rules_that_the_go_service_rejects() {
-    let dir = rules_dir(&[("d.yaml", &format!("on_store_failure: local\n{RULES}"))]);
-    let output = check(dir.path(), &[]);
-    assert_exit(&output, 0, &[]);
-    assert!(!printed(&output).contains("warning"), "{}", printed(&output));
-    let warned = ["warning: the Go service rejects `on_store_failure`", "d.yaml:1:1"];
-    assert_exit(&check(dir.path(), &["--portable"]), 0, &warned);
 }
 
 #[test]
@@ -330,23 +284,6 @@ fn request_exits_with_0_1_or_2() {
 }
 
 #[test]
-fn request_sends_every_descriptor_with_its_entries() {
-    let rules = "
-domain: d
-descriptors:
-  - key: a
-    descriptors: [{key: b, rate_limit: {unit: hour, requests_per_unit: 1}}]
-  - key: c
-    rate_limit: {unit: hour, requests_per_unit: 9}
-";
-    let server = Server::start(rules);
-    assert_exit(&send(server.ports.grpc, "d", &["a=1,b=2=3", "c=4"]), 0, &[]);
-    let answer = server.ask(request("d", &[&[("a", "1"), ("b", "2=3")], &[("c", "4")]])).unwrap();
-    let remaining: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
-    assert_eq!(remaining, [0, 7], "both were counted once before");
-}
-
-#[test]
 fn request_reads_counters_without_counting() {
     let server = Server::start(RULES);
     let port = server.ports.grpc;
@@ -355,24 +292,6 @@ fn request_reads_counters_without_counting() {
     }
     assert_exit(&send(port, "d", &["--hits", "2", "k=v"]), 0, &["0 of 2 per hour remaining"]);
     assert_exit(&send(port, "d", &["k=v"]), 1, &["OVER_LIMIT"]);
-}
-
-#[test]
-fn request_finds_the_service_of_the_environment_and_names_unknown_domains() {
-    let server = Server::start(RULES);
-    let (grpc, debug) = (server.ports.grpc.to_string(), server.ports.debug.to_string());
-    let variables = [("GRPC_PORT", &*grpc), ("DEBUG_PORT", &*debug)];
-    let of_environment = |words: &[&str]| tollgate_in(&[&["request"], words].concat(), &variables);
-    assert_exit(&of_environment(&["d", "k=v"]), 0, &["1 of 2 per hour remaining"]);
-    assert_exit(&of_environment(&["d", "j=v"]), 0, &["j=v: OK, no rule matches\n"]);
-    assert_exit(&of_environment(&["e", "k=v"]), 0, &["k=v: OK, unknown domain \"e\""]);
-    assert_exit(&send(server.ports.grpc, "e", &["k=v"]), 0, &["k=v: OK, no rule matches\n"]);
-
-    let dir = tempfile::tempdir().unwrap();
-    let socket = dir.path().join("rl.sock").display().to_string();
-    let _server = Setup::new().rules("d.yaml", RULES).env("GRPC_UDS", &socket).start();
-    assert_exit(&tollgate_in(&["request", "d", "k=v"], &[("GRPC_UDS", &socket)]), 0, &["1 of 2 per hour"]);
-    assert_exit(&tollgate_in(&["request", "d", "k=v"], &[("GRPC_PORT", "0")]), 2, &["GRPC_PORT=\"0\""]);
 }
 
 #[test]

@@ -153,41 +153,6 @@ fn requests_that_cannot_be_decoded_are_logged_with_their_reason_at_most_once_a_s
 }
 
 #[test]
-fn reports_all_invalid_settings_at_once() {
-    let bad = [("PORT", "abc"), ("NEAR_LIMIT_RATIO", "often"), ("GRPC_MAX_CONNECTION_AGE", "5 parsecs")];
-    let log = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).refused();
-    for (name, value) in bad {
-        assert!(log.contains(name) && log.contains(value), "{name} with its value {value:?} in {log}");
-    }
-}
-
-#[test]
-fn reports_all_invalid_settings_of_redis_without_passwords() {
-    let bad = [
-        ("BACKEND_TYPE", "redis"),
-        ("REDIS_TYPE", "CLUSTER"),
-        ("REDIS_URL", "redis://user:hunter2@redis:6379/1"),
-        ("REDIS_AUTH", "hunter2"),
-        ("REDIS_TLS", "true"),
-        ("REDIS_TLS_CLIENT_CERT", "/nowhere/at/all.pem"),
-        ("REDIS_PERSECOND", "true"),
-        ("STORE_FAILURE_POLICY", "hope"),
-    ];
-    let log = bad.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value)).refused();
-    for expected in [
-        "REDIS_URL=\"redis://***@redis:6379/1\"",
-        "only database 0",
-        "REDIS_TLS_CLIENT_CERT=\"/nowhere/at/all.pem\"",
-        "REDIS_TLS_CLIENT_KEY",
-        "REDIS_PERSECOND_URL",
-        "STORE_FAILURE_POLICY=\"hope\"",
-    ] {
-        assert!(log.contains(expected), "{expected} in {log}");
-    }
-    assert!(!log.contains("hunter2"), "{log}");
-}
-
-#[test]
 fn reports_invalid_files_of_every_kind_in_one_start() {
     let files = Files::empty();
     let put = |name: &str, text: &str| files.put(name, text).display().to_string();

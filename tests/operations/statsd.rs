@@ -5,16 +5,14 @@ use std::{
     collections::BTreeMap,
     io::{self, Read},
     net::{TcpListener, UdpSocket},
-    os::unix::net::UnixDatagram,
     thread,
     time::Duration,
 };
 
 use crate::support::{
-    PATIENCE, at_best_within,
+    at_best_within,
     client::request,
     eventually, holds,
-    ports::free_port,
     redis::Redis,
     server::{Server, Setup},
     time_of,
@@ -169,39 +167,6 @@ fn sends_metrics_of_each_redis_with_the_names_of_the_go_service_and_of_a_mapper(
 }
 
 #[test]
-fn sends_to_an_agent_on_a_unix_socket() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("dsd.socket");
-    let agent = UnixDatagram::bind(&path).unwrap();
-    agent.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let mut server = setup()
-        .env("USE_DOG_STATSD", "true")
-        .env("DOG_STATSD_ADDR", &format!("unix://{}", path.display()))
-        .start();
-    ask(&server);
-    assert!(server.process.stop().success());
-    let sums = sums(&drain(|buffer| agent.recv(buffer)));
-    assert_eq!(sums.get(&format!("{HITS}|c")), Some(&5.0), "{sums:?}");
-}
-
-#[test]
-fn logs_a_missing_sink_once_and_sends_everything_later() {
-    let port = free_port();
-    let mut server = setup().env("USE_STATSD", "true").env("STATSD_PORT", &port.to_string()).start();
-    ask(&server);
-    server.wait_for_log(&["statsd"]);
-    // Time for the next two attempts.
-    thread::sleep(Duration::from_millis(1500));
-    ask(&server);
-    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
-    let log = server.process.final_log();
-    assert_eq!(log.lines().filter(|line| line.contains("statsd")).count(), 1, "{log}");
-    let mut text = String::new();
-    listener.accept().unwrap().0.read_to_string(&mut text).unwrap();
-    assert_eq!(sums(&text).get(&format!("{HITS}|c")), Some(&10.0), "{text}");
-}
-
-#[test]
 fn the_default_sink_may_be_absent() {
     let dir = tempfile::tempdir().unwrap();
     let start = || Setup::bare(dir.path()).env("USE_PROMETHEUS", "").start();
@@ -214,31 +179,4 @@ fn the_default_sink_may_be_absent() {
         assert!(!log.contains("statsd"), "{log}");
         took
     });
-}
-
-#[test]
-fn a_sink_that_stops_reading_delays_neither_responses_nor_shutdown() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    let mut rules = "domain: many\ndescriptors:\n- key: k\n  detailed_metric: true\n  rate_limit: {unit: hour, requests_per_unit: 9}\n".to_owned();
-    rules.push_str("- key: other\n  rate_limit: {unit: hour, requests_per_unit: 9}\n");
-    let mut server = Setup::new()
-        .rules("many.yaml", &rules)
-        .env("STATS_FLUSH_INTERVAL", "50ms")
-        .env("USE_STATSD", "true")
-        .env("STATSD_HOST", "127.0.0.1")
-        .env("STATSD_PORT", &port)
-        .start();
-    let _stuck = eventually("it connects", || listener.accept().map_err(|error| error.to_string()));
-    let client = server.client();
-    let value = "x".repeat(900);
-    for n in 0..6_000 {
-        client.ask(request("many", &[&[("k", &format!("{n}{value}"))]])).unwrap();
-    }
-    at_best_within("an answer", Duration::from_secs(1), 9, || {
-        time_of(|| client.ask(request("many", &[&[("other", "v")]])).unwrap())
-    });
-    drop(client);
-    server.process.signal("TERM");
-    assert!(server.process.wait(PATIENCE).expect("it ends").success());
 }

@@ -1,31 +1,20 @@
-//! Bodies of HTTP requests: nothing is read before the head was routed and authenticated, and unfinished bodies keep no
-//! other from being read.
+//! Bodies of HTTP requests: nothing is read before the head was routed and authenticated.
 
 use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
-    thread,
-    time::Duration,
 };
 
 use crate::{
     operations::admin,
-    support::{
-        PATIENCE, eventually, holds, http,
-        server::{Server, Setup},
-    },
+    support::{PATIENCE, eventually, http, server::Setup},
 };
 
 const RULES: &str =
     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
 
-const QUESTION: &str = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
-
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-
-/// More than the permits and the memory that any port has for bodies of this size.
-const MANY: usize = 200;
 
 /// A connection with a request whose body stays unfinished.
 fn unfinished(port: u16, head: &str) -> TcpStream {
@@ -120,48 +109,4 @@ fn a_client_that_sends_its_whole_body_reads_the_response() {
         let answer = http::post(server.ports.http, "/json", &" ".repeat(5_000_000));
         assert_eq!(answer.status, 400, "{}", answer.text());
     }
-}
-
-fn ask(server: &Server, size: usize) -> u16 {
-    let body = format!("{}{QUESTION}", " ".repeat(size));
-    http::post(server.ports.http, "/json", &body).status
-}
-
-#[test]
-fn unfinished_bodies_keep_no_other_from_being_read() {
-    let server = Setup::new()
-        .rules("d.yaml", RULES)
-        .env("MEMORY_LIMIT", "256Mi")
-        .env("HTTP_MAX_CONNECTIONS", "512")
-        .start();
-    let before = server.process.resident_kib();
-    let mut waiting = Vec::new();
-    for _ in 0..3 {
-        waiting.extend((0..MANY / 3).map(|_| unfinished(server.ports.http, "POST /json HTTP/1.1")));
-        for size in [0, 10_000, 100_000, 1_000_000, 4_000_000] {
-            assert_eq!(ask(&server, size), 200, "{size} bytes beside {} unfinished bodies", waiting.len());
-        }
-    }
-    let grown = server.process.resident_kib().saturating_sub(before);
-    assert!(grown < 64 << 10, "{grown} KiB for {MANY} unfinished bodies");
-    // The slowest have made room. They learn it when they go on.
-    let mut first = waiting.remove(0);
-    let end = thread::spawn(move || {
-        while first.write_all(b" ").is_ok() {
-            thread::sleep(Duration::from_millis(20));
-            first.set_nonblocking(true).unwrap();
-            let mut start = [0; 12];
-            if first.read(&mut start).is_ok() {
-                return std::str::from_utf8(&start[9..]).unwrap().to_owned();
-            }
-            first.set_nonblocking(false).unwrap();
-        }
-        "closed".to_owned()
-    });
-    assert_eq!(end.join().unwrap(), "503");
-    drop(waiting);
-    eventually("the memory is free again", || {
-        let status = ask(&server, 4_000_000);
-        holds(status == 200, || status.to_string())
-    });
 }

@@ -81,43 +81,6 @@ fn evicted(server: &Server, counter: &str) -> usize {
 }
 
 #[test]
-fn a_flood_of_keys_of_another_rule_frees_no_caller() {
-    let server = setup().start();
-    let client = server.client();
-    exhaust(&client, &KINDS);
-    for key in ["day", "day_token", "day_log"] {
-        flood(&client, key, 1);
-        assert_eq!(KINDS.map(|kind| still_over(&client, kind)), [CALLERS; 6], "after {key}");
-    }
-    assert!(evicted(&server, "within_limit") > MAX_KEYS);
-    assert_eq!(evicted(&server, "over_limit"), 0);
-}
-
-#[test]
-fn a_flood_of_keys_driven_over_the_limit_of_another_rule_frees_no_caller() {
-    let server = setup().start();
-    let client = server.client();
-    exhaust(&client, &KINDS);
-    for key in ["day_token", "day_log"] {
-        flood(&client, key, EXCESS);
-        assert_eq!(KINDS.map(|kind| still_over(&client, kind)), [CALLERS; 6], "after {key}");
-    }
-    assert!(evicted(&server, "over_limit") > 0, "keys of the flood");
-}
-
-#[test]
-fn a_flood_of_keys_of_the_same_rule_frees_no_caller() {
-    for kind in KINDS {
-        let server = setup().start();
-        let client = server.client();
-        exhaust(&client, &[kind]);
-        flood(&client, kind, 1);
-        assert_eq!(still_over(&client, kind), CALLERS, "{kind}");
-        assert_eq!(evicted(&server, "over_limit"), 0, "{kind}");
-    }
-}
-
-#[test]
 fn a_flood_of_keys_driven_over_the_limit_of_the_same_rule_frees_few() {
     for kind in KINDS {
         let server = setup().start();

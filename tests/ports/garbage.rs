@@ -10,15 +10,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use http::HeaderMap;
-use prost::Message;
-use tokio::runtime::Builder;
-
 use crate::support::{
     client::request,
     http as http1,
     noise::Noise,
-    raw::{Exchange, RawClient, frame},
     server::{Server, Setup},
 };
 
@@ -29,9 +24,6 @@ const RULES: &str =
 const PLAY_KIB: u64 = 12 * 1024;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// An empty SETTINGS frame, which must follow the preface.
-const EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-
 /// Runs `round` a number of times and checks the service after each.
 fn survives(rounds: usize, mut round: impl FnMut(&Server, &mut Noise)) {
     let now = || u64::from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos());
@@ -80,63 +72,6 @@ fn random_bytes_on_every_port() {
                     if port == ports.grpc { HTTP2_PREFACE } else { b"POST /json HTTP/1.1\r\n" };
                 throw(port, &[start, &noise.bytes(4096)].concat());
             }
-        }
-    });
-}
-
-#[test]
-fn random_http2_frames() {
-    survives(20, |server, noise| {
-        for _ in 0..10 {
-            let mut bytes = [HTTP2_PREFACE, EMPTY_SETTINGS].concat();
-            for _ in 0..=noise.below(40) {
-                bytes.extend_from_slice(&random_frame(noise));
-            }
-            throw(server.ports.grpc, &bytes);
-        }
-    });
-}
-
-/// A frame with a valid length and random kind, flags, stream and content.
-fn random_frame(noise: &mut Noise) -> Vec<u8> {
-    let content = noise.bytes(64);
-    let length = u8::try_from(content.len()).expect("at most 64 bytes");
-    let kind = u8::try_from(noise.below(12)).expect("there are ten kinds; two more are unknown");
-    let stream = u8::try_from(noise.below(6)).expect("a small number");
-    [&[0, 0, length, kind, noise.byte(), 0, 0, 0, stream], content.as_slice()].concat()
-}
-
-#[test]
-fn random_messages_return_a_status() {
-    let honest = request("d", &[&[("k", "v"), ("path", "/a/b")], &[("k", "w")]]).encode_to_vec();
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    survives(20, |server, noise| {
-        runtime.block_on(async {
-            let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
-            for _ in 0..50 {
-                let message = if noise.below(3) == 0 { noise.bytes(300) } else { noise.mutated(&honest) };
-                match client.exchange(frame(&message), &HeaderMap::new()).await {
-                    Exchange::Answered(_) => {}
-                    lost => panic!("{lost:?} for the message {message:?}"),
-                }
-            }
-        });
-    });
-}
-
-#[test]
-fn random_json_returns_a_status() {
-    let honest = br#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"hitsAddend":"2"}]}"#;
-    survives(20, |server, noise| {
-        for _ in 0..10 {
-            let body = noise.mutated(honest);
-            let answer = http1::send(server.ports.http, "POST", "/json", &[], &body).expect("an HTTP answer");
-            assert!(
-                matches!(answer.status, 200 | 400 | 429),
-                "{} for {:?}",
-                answer.status,
-                body.escape_ascii()
-            );
         }
     });
 }

@@ -1,7 +1,6 @@
 //! The HTTP ports: slow, silent and many clients do not block probes; browsers and `/json`; errors of `/json`.
 
 use std::{
-    fmt::Write as _,
     io::{ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -65,13 +64,6 @@ fn count(server: &Server, metric: &str, port: &str, reason: &str) -> u64 {
     value.to_string().parse().unwrap()
 }
 
-/// Connections that made room for others, or had no place.
-fn beyond(server: &Server, port: &str) -> u64 {
-    let closed = ["idle", "silent"].map(|reason| count(server, "closed", port, reason));
-    let refused = ["max_connections", "max_connections_per_address"];
-    closed.into_iter().chain(refused.map(|reason| count(server, "refused", port, reason))).sum()
-}
-
 fn probe(server: &Server) {
     let ports = server.ports;
     for (port, path) in [(ports.http, "/healthcheck"), (ports.debug, "/"), (ports.metrics, "/metrics")] {
@@ -79,46 +71,6 @@ fn probe(server: &Server) {
         let answers = (0..3).map(|_| http::send(port, "GET", path, &[], b"").map(|answer| answer.status));
         let answers: Vec<_> = answers.take_while(|answer| !matches!(answer, Ok(200))).collect();
         assert!(answers.len() < 3, "{path}: {answers:?}");
-    }
-}
-
-#[test]
-fn two_hundred_clients_that_never_read_do_not_block_probes() {
-    let server = setup().env("HTTP_MAX_CONNECTIONS", "128").start();
-    let ports = server.ports;
-    for (port, path) in [(ports.http, "/healthcheck"), (ports.metrics, "/metrics"), (ports.debug, "/stats")] {
-        let _clients: Vec<_> = (0..200).map(|_| never_reading(port, path)).collect();
-        for _ in 0..5 {
-            probe(&server);
-        }
-        // Beyond the limit, an idle connection is closed, or the client is rejected after it has waited. Requests of
-        // probes are not counted: they are answered once and closed.
-        if port == ports.debug {
-            eventually("each client beyond the limit is counted", || match beyond(&server, "debug") {
-                72.. => Ok(()),
-                fewer => Err(format!("{fewer} of 72")),
-            });
-        }
-    }
-    assert!(server.process.resident_kib() < 150 << 10, "{} KiB", server.process.resident_kib());
-}
-
-#[test]
-fn clients_that_never_read_a_large_page_leave_it_to_others() {
-    let mut rules = "domain: d\ndescriptors:\n".to_owned();
-    for value in 0..3_000 {
-        writeln!(rules, "- {{key: k, value: v{value}, rate_limit: {{unit: hour, requests_per_unit: 9}}}}")
-            .unwrap();
-    }
-    let setup = Setup::new().rules("d.yaml", &rules).env("HTTP_MAX_CONNECTIONS", "16");
-    let server = setup.env("HTTP_TIMEOUT", "1h").start();
-    let ports = server.ports;
-    for (port, path) in [(ports.debug, "/rlconfig"), (ports.metrics, "/metrics")] {
-        let _clients: Vec<_> = (0..40).map(|_| never_reading(port, path)).collect();
-        eventually("the page is answered", || {
-            let answer = http::send(port, "GET", path, &[], b"").map_err(|error| error.to_string())?;
-            holds(answer.status == 200, || format!("{path}: {} {}", answer.status, answer.text()))
-        });
     }
 }
 

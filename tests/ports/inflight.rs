@@ -7,15 +7,10 @@ use tonic::Code;
 use crate::support::{
     PATIENCE,
     client::request,
-    eventually,
-    frames::{Connection, DATA, END_STREAM, HEADERS, WINDOW_UPDATE},
-    holds,
+    frames::{Connection, DATA, END_STREAM, HEADERS},
     raw::framed,
     server::Setup,
 };
-
-/// The initial window of a stream.
-const FIRST_WINDOW: usize = 65_535;
 
 const RULES: &str =
     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
@@ -33,50 +28,6 @@ fn start_of(message: usize, bytes: usize) -> Vec<u8> {
     framed.push(u8::try_from(rest).unwrap());
     framed.resize(bytes, b'x');
     framed
-}
-
-/// 400 clients that each omit the last byte of 4 MB.
-#[test]
-fn four_hundred_unfinished_messages_of_4_mb_take_less_than_160_mb() {
-    let server = Setup::new().rules("d.yaml", RULES).env("GRPC_RECEIVE_TIMEOUT", "5m").start();
-    let whole = 4_194_304 + 5;
-    let message = start_of(whole - 5, whole);
-    let mut clients: Vec<_> = (0..400).map(|_| Connection::open(server.ports.grpc)).collect();
-    for client in &mut clients {
-        client.begin(1);
-        client.data(1, &message[..FIRST_WINDOW]);
-    }
-    // Clients with a granted window send all but the last byte.
-    let mut granted = Vec::new();
-    eventually("windows are granted, and then no more", || {
-        let before = granted.len();
-        for (number, client) in clients.iter_mut().enumerate() {
-            while let Some(frame) = client.receive(Duration::from_millis(2)) {
-                if (frame.kind, frame.stream) == (WINDOW_UPDATE, 1) {
-                    let more = u32::from_be_bytes(*frame.payload.first_chunk().unwrap()) as usize;
-                    assert_eq!(more, whole - FIRST_WINDOW, "all of the message at once");
-                    client.data(1, &message[FIRST_WINDOW..whole - 1]);
-                    granted.push(number);
-                }
-            }
-        }
-        holds(before > 0 && granted.len() == before, || format!("{granted:?}"))
-    });
-    assert!((1..=8).contains(&granted.len()), "half of 64 MiB is for large messages: {granted:?}");
-    // Small requests need no budget.
-    assert_eq!(server.ask(request("d", &[&[("k", "v")]])).unwrap().overall_code, 1);
-    let resident = server.process.resident_kib();
-    println!("400 unfinished messages: {resident} KiB, {} granted", granted.len());
-    assert!(resident < 160 * 1000 * 1000 / 1024, "{resident} KiB");
-    // A granted message completes, and releases the budget for another.
-    let first = &mut clients[granted[0]];
-    first.send(DATA, END_STREAM, 1, b"x");
-    assert!(first.end_of(1).contains("rate limit domain must not be empty"));
-    eventually("another is granted", || {
-        let others = clients.iter_mut().enumerate().filter(|(number, _)| !granted.contains(number));
-        let mut frames = others.filter_map(|(_, client)| client.receive(Duration::from_millis(1)));
-        holds(frames.any(|frame| (frame.kind, frame.stream) == (WINDOW_UPDATE, 1)), String::new)
-    });
 }
 
 #[test]

@@ -12,7 +12,6 @@ use crate::support::{
     clock::Clock,
     http, or_deep,
     ports::free_port,
-    redis::Redis,
     server::{Server, Setup},
     stores::Stores,
 };
@@ -92,31 +91,6 @@ fn a_limit_of_several_units_has_one_window_of_them() {
     }
 }
 
-#[test]
-fn each_descriptor_is_charged_its_own_cost() {
-    for (store, setup) in Stores::start(RULES).setups() {
-        let server = setup.start_healthy();
-        let client = server.client();
-        let of_cost = |user: &str, limit: u32, hits: u64| RateLimitDescriptor {
-            hits_addend: Some(hits),
-            ..limited(user, (limit, HOUR))
-        };
-        let costs = vec![of_cost("ann", 100, 40), of_cost("bob", 10, 3), of_cost("eve", 10, 0)];
-        let answer = client.ask(asked(costs)).unwrap();
-        let left: Vec<_> = answer.statuses.iter().map(|status| status.limit_remaining).collect();
-        assert_eq!((answer.overall_code(), left), (Code::Ok, vec![60, 7, 10]), "{store}");
-        // A cost of 0 looks, and is over only once the limit is passed.
-        assert_eq!(ask(&client, of_cost("ann", 100, 60)), (Code::Ok, 0), "{store}");
-        assert_eq!(ask(&client, of_cost("ann", 100, 0)).0, Code::Ok, "{store}");
-        assert_eq!(ask(&client, of_cost("ann", 100, 1)).0, Code::OverLimit, "{store}");
-        let refund = RateLimitDescriptor { is_negative_hits: true, ..of_cost("ann", 100, 51) };
-        assert_eq!(ask(&client, refund).0, Code::Ok, "{store}");
-        // Another limit of the same hour has the same counter.
-        assert_eq!(ask(&client, of_cost("ann", 60, 5)).1, 5, "{store}");
-        drop((client, server));
-    }
-}
-
 /// A service, and its memory and series after requests of this many users.
 struct Cost {
     resident: u64,
@@ -191,18 +165,6 @@ fn assert_cost(store: &str, setup: &Setup) {
 #[test]
 fn limits_of_requests_cost_no_more_than_as_many_keys() {
     assert_cost("memory", &Setup::new());
-}
-
-#[test]
-fn limits_of_requests_cost_no_more_than_as_many_keys_in_redis() {
-    let redis = Redis::single();
-    assert_cost(
-        "redis",
-        &Setup::new()
-            .redis(&redis.env())
-            .env("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")
-            .env("REDIS_TIMEOUT", "60s"),
-    );
 }
 
 #[test]

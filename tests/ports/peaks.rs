@@ -4,13 +4,10 @@
 
 use std::{
     convert::Infallible,
-    io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     thread,
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -25,10 +22,9 @@ use tokio::{runtime::Builder, sync::watch};
 
 use crate::support::{
     client::request,
-    holds, http as http1,
+    http as http1,
     process::Process,
     raw::{Exchange, GrpcStatus, RawClient, frame},
-    redis::tcp,
     server::Setup,
 };
 
@@ -298,86 +294,5 @@ fn a_control_plane_response_of_many_empty_parts() {
             server.wait_for_log(&[text]);
         });
         is_small(what, message.len(), grown);
-    }
-}
-
-/// A server that accepts the login of a Redis client and then sends endless replies to counting commands.
-fn endless(start: &'static [u8], again: &'static [u8]) -> String {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let again: Arc<[u8]> = again.repeat(65_536 / again.len()).into();
-    thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let again = again.clone();
-            thread::spawn(move || answer_forever(&mut stream, start, &again));
-        }
-    });
-    address
-}
-
-fn answer_forever(stream: &mut TcpStream, start: &[u8], again: &[u8]) {
-    let mut buffer = [0; 4096];
-    while let Ok(length @ 1..) = stream.read(&mut buffer) {
-        let asked = buffer[..length].to_ascii_lowercase();
-        let has = |word: &[u8]| asked.windows(word.len()).any(|part| part == word);
-        let answered = if has(b"setname") {
-            stream.write_all(b"+OK\r\n+PONG\r\n")
-        } else if has(b"ping") {
-            stream.write_all(b"+PONG\r\n")
-        } else if has(b"version") {
-            stream.write_all(b"VERSION 1\r\n")
-        } else {
-            let begun = stream.write_all(start);
-            begun.and_then(|()| (0..4_096).try_for_each(|_| stream.write_all(again)))
-        };
-        if answered.is_err() {
-            return;
-        }
-    }
-}
-
-#[test]
-fn a_store_with_an_endless_reply() {
-    for (backend, start, again) in [
-        ("redis", &b"*16777216\r\n"[..], &b":1\r\n"[..]),
-        ("redis", b"$16777215\r\n", b"x"),
-        ("redis", b"*1\r\n*1\r\n*1\r\n*1\r\n*16777216\r\n", b"*0\r\n"),
-        ("redis", b"*16777216\r\n", b"*-1\r\n"),
-        ("redis", b"-", b"x"),
-        ("redis", b"+", b"x"),
-        ("redis", b"", b":1\r\n"),
-        ("memcache", b"", b"1\r\n"),
-        ("memcache", b"VALUE k 0 16777216\r\n", b"x"),
-        ("memcache", b"SERVER_ERROR ", b"x"),
-        ("memcache", b"", b"x"),
-    ] {
-        let address = endless(start, again);
-        let prefix = if backend == "redis" { "REDIS" } else { "MEMCACHE" };
-        let server = setup()
-            .rules("d.yaml", RULES)
-            .envs(&tcp(&address))
-            .env("MEMCACHE_HOST_PORT", &address)
-            .env("BACKEND_TYPE", backend)
-            .env(&format!("{prefix}_TIMEOUT"), "2s")
-            .env(&format!("{prefix}_CONNECT_TIMEOUT"), "2s")
-            .start();
-        let client = server.client();
-        let ask = || client.ask(request("d", &[&[("k", "v")]]));
-        server.process.wait_until_log("the store receives a request, and sends", |log| {
-            let _ = ask();
-            holds(log.contains(&address), || log)
-        });
-        let grown = growth(&server.process, || {
-            for _ in 0..30 {
-                let _ = ask();
-                thread::sleep(Duration::from_millis(20));
-            }
-        });
-        let what = format!("{backend}, {}", start.escape_ascii());
-        // 128 KiB are read of each reply, on each connection; the rest is the allocator's reserve.
-        println!("{what}: took {grown}");
-        assert!(grown < 16_000_000, "{what}: took {grown}");
-        drop(client);
-        assert!(!server.final_log().contains("panicked"));
     }
 }

@@ -14,7 +14,6 @@ use crate::support::{
     ports::free_port,
     quotas::{Assigned, PATH, Quotas, usage},
     raw::framed,
-    redis::{Redis, Reply},
     server::{Server, Setup},
 };
 
@@ -109,46 +108,6 @@ fn a_report_of_any_number_harms_nobody() {
         drop((quotas, elsewhere));
         let log = server.final_log();
         assert!(!log.contains("panic"), "{log}");
-    });
-}
-
-#[test]
-fn envoys_and_callers_share_one_counter() {
-    let server = setup().start();
-    let mut quotas = Quotas::open(&server);
-    quotas.report("edge", &[(ANN, 1, 0)]);
-    quotas.wait_for(ANN, is_tokens);
-    let mut all = request("edge", &[ANN]);
-    all.hits_addend = 1000;
-    let answer = server.ask(all).unwrap();
-    assert_eq!(answer.overall_code, 2, "some of the limit is reserved");
-    let mut quotas = Quotas::open(&server);
-    // The whole limit is used up, as refused hits count.
-    quotas.report("edge", &[(ANN, 0, 100)]);
-    quotas.wait_for(ANN, |assigned| assigned == Assigned::Deny);
-}
-
-#[test]
-fn reports_are_in_the_statistics_of_rules_and_domains() {
-    each(|setup| {
-        let server = setup.start();
-        let mut quotas = Quotas::open(&server);
-        quotas.report("edge", &[(ANN, 5, 2), (&[("user", "bob")], 1, 0), (&[("free", "x")], 7, 0)]);
-        quotas.report("", &[(ANN, 1, 0), (ANN, 1, 0)]);
-        let metric = |name: &str| server.count(name);
-        let hits = |name: &str| {
-            metric(&format!("ratelimit_service_rate_limit_{name}{{domain=\"edge\",key1=\"user\"}}"))
-        };
-        let reported =
-            |outcome: &str| metric(&format!("tollgate_quota_reported_hits_total{{outcome=\"{outcome}\"}}"));
-        eventually("the reports are counted", || {
-            // The client sends while it runs.
-            quotas.read_for(Duration::from_millis(20));
-            let reports = metric("tollgate_quota_reports_total");
-            holds(reports == 2, || reports)
-        });
-        assert_eq!([hits("total_hits"), hits("within_limit"), hits("over_limit")], [10, 8, 2]);
-        assert_eq!([reported("allowed"), reported("denied")], [15, 2]);
     });
 }
 
@@ -374,47 +333,6 @@ fn unknown_fields_and_odd_times_are_ignored() {
     assert_eq!(server.count("tollgate_quota_reported_hits_total{outcome=\"allowed\"}"), 6);
 }
 
-/// Hits of a window are taken before it begins. Their counter must not expire before the window ends.
-#[test]
-fn the_counter_of_a_window_that_has_not_begun_lasts_until_its_end() {
-    let redis = Redis::single();
-    let rules =
-        "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 1000}}]\n";
-    let server = Setup::new().rules("edge.yaml", rules).redis(&redis.env()).start_healthy();
-    let mut quotas = Quotas::open(&server);
-    quotas.report("edge", &[(ANN, 1, 0)]);
-    let number = |reply: Reply| match reply {
-        Reply::Integer(number) => number,
-        other => panic!("{other:?}"),
-    };
-    let mut early = 0;
-    eventually("counters of windows that have not begun", || {
-        quotas.report("edge", &[(ANN, 50, 5)]);
-        quotas.read_for(Duration::from_millis(50));
-        let now: i64 = redis.ask(&["TIME"]).words()[0].parse().unwrap();
-        for key in redis.keys() {
-            let start: i64 = key.rsplit('_').next().unwrap().parse().unwrap();
-            // -2 for a counter that has expired since.
-            let expires = number(redis.ask(&["PEXPIRETIME", &key]));
-            assert!(expires == -2 || expires >= (start + 1) * 1000, "{key} expires at {expires}");
-            early += usize::from(start > now);
-        }
-        holds(early > 10, || early)
-    });
-}
-
-#[test]
-fn a_reload_changes_what_is_assigned() {
-    let server = setup().start();
-    let mut quotas = Quotas::open(&server);
-    quotas.report("edge", &[(ANN, 1, 0)]);
-    quotas.wait_for(ANN, is_tokens);
-    server.write("edge.yaml", &RULES.replace("requests_per_unit: 1000}", "requests_per_unit: 0}"));
-    quotas.wait_for(ANN, |assigned| assigned == Assigned::Deny);
-    server.write("edge.yaml", &RULES.replace("{unit: hour, requests_per_unit: 1000}", "{unlimited: true}"));
-    quotas.wait_for(ANN, |assigned| assigned == Assigned::Allow);
-}
-
 #[test]
 fn a_stream_ends_when_the_service_does_and_when_its_envoy_does() {
     each(|setup| {
@@ -456,22 +374,6 @@ fn a_stream_goes_on_until_just_before_the_next_report_while_its_connection_close
         assert!(before.elapsed() > Duration::from_millis(4700), "it ended after {:?}", before.elapsed());
         assert!(after.elapsed() < Duration::from_secs(7), "it ended after {:?}", after.elapsed());
     }
-}
-
-#[test]
-fn an_override_lowers_what_is_assigned() {
-    let admin = free_port();
-    let server = setup().env("ADMIN_ADDR", &format!("127.0.0.1:{admin}")).start();
-    let mut quotas = Quotas::open(&server);
-    quotas.report("edge", &[(ANN, 1, 0)]);
-    let Assigned::Tokens(first) = quotas.wait_for(ANN, is_tokens) else { unreachable!() };
-    let body =
-        r#"{"domain":"edge","descriptor":"user=ann","action":"limit","requests_per_unit":300,"unit":"hour"}"#;
-    let answer = http::post(admin, "/api/v1/overrides", body);
-    assert!(answer.status < 300, "{}", answer.text());
-    assert!(first > 75, "{first}");
-    quotas.report("edge", &[(ANN, first, 100)]);
-    quotas.wait_for(ANN, |assigned| matches!(assigned, Assigned::Tokens(1..=75)));
 }
 
 #[test]

@@ -23,8 +23,6 @@ const RULES: &str =
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-const REFLECTION_ALPHA: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
-
 /// A framed `HealthCheckResponse`.
 const SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 1];
 const NOT_SERVING: &[u8] = &[0, 0, 0, 0, 2, 8, 2];
@@ -64,28 +62,6 @@ fn assert_answers(client: &mut Connection, stream: u32) {
     assert!(client.end_of(stream).ends_with("grpc-status\u{1}0"));
 }
 
-/// As in the attack that took gigabytes: every message declares 4 MB, and is never complete.
-#[test]
-fn declared_lengths_reserve_nothing() {
-    for path in [CHECK, WATCH, REFLECTION, "/a.Service/Unknown"] {
-        let server = setup().env("GRPC_RECEIVE_TIMEOUT", "5m").start();
-        let mut honest = Connection::open(server.ports.grpc);
-        assert_answers(&mut honest, 1);
-        let before = server.process.resident_kib();
-        let mut clients: Vec<_> = (0..4).map(|_| Connection::open(server.ports.grpc)).collect();
-        for client in &mut clients {
-            for number in 0..256 {
-                client.call(2 * number + 1, path);
-                client.send(DATA, 0, 2 * number + 1, &[prefix(4 << 20), vec![b'x'; 59]].concat());
-            }
-            assert!(client.end_of(511).contains("grpc-status"), "{path}: answered at once");
-        }
-        let grown = server.process.resident_kib().saturating_sub(before);
-        assert!(grown < 16 * 1024, "{path}: {grown} KiB for 1,024 messages");
-        assert_answers(&mut honest, 3);
-    }
-}
-
 #[test]
 fn messages_are_accepted_up_to_their_maximum() {
     let server = setup().start();
@@ -111,30 +87,6 @@ fn messages_are_accepted_up_to_their_maximum() {
     let answer = client.end_of(7);
     assert!(is_status(&answer, Code::ResourceExhausted), "{answer}");
     assert_eq!(refused(&server, "message_too_large"), 2);
-}
-
-#[test]
-fn a_message_is_answered_however_it_is_cut() {
-    let server = setup().start();
-    let mut client = Connection::open(server.ports.grpc);
-    let (check, question) = (frame(&[]), question("grpc.health.v1.Health"));
-    for (number, size) in (1..=9).enumerate() {
-        let stream = u32::try_from(number).unwrap() * 8 + 1;
-        let mut send = |stream: u32, path: &str, message: &[u8]| {
-            client.call(stream, path);
-            message.chunks(size).for_each(|piece| client.send(DATA, 0, stream, piece));
-            client.send(DATA, END_STREAM, stream, &[]);
-            let data = client.frame_of(DATA, stream);
-            assert!(is_status(&client.end_of(stream), Code::Ok), "{path} in pieces of {size}");
-            data.payload
-        };
-        assert_eq!(send(stream, CHECK, &check), SERVING);
-        let twice = [&*question, &*question].concat();
-        for (stream, path) in [(stream + 2, REFLECTION), (stream + 4, REFLECTION_ALPHA)] {
-            let answer = send(stream, path, &twice);
-            assert!(answer.len() > 200, "{answer:?}");
-        }
-    }
 }
 
 #[test]
@@ -178,58 +130,6 @@ fn an_unknown_method_is_answered_at_its_head_and_its_data_is_dropped() {
     let grown = server.process.resident_kib().saturating_sub(before);
     assert!(grown < 8 * 1024, "{grown} KiB");
     assert_answers(&mut client, 3);
-}
-
-#[test]
-fn a_message_that_is_incomplete_at_the_timeout_fails() {
-    let server = setup().env("GRPC_RECEIVE_TIMEOUT", "300ms").start();
-    let mut client = Connection::open(server.ports.grpc);
-    for (number, path) in [CHECK, WATCH, REFLECTION].into_iter().enumerate() {
-        let stream = u32::try_from(number).unwrap() * 4 + 1;
-        client.call(stream, path);
-        client.send(DATA, 0, stream, &[prefix(100), vec![b'x'; 50]].concat());
-        let answer = client.end_of(stream);
-        assert!(is_status(&answer, Code::DeadlineExceeded), "{path}: {answer}");
-    }
-    // A stream without a message may last.
-    client.call(21, REFLECTION);
-    std::thread::sleep(Duration::from_millis(900));
-    client.send(DATA, END_STREAM, 21, &question("grpc.health.v1.Health"));
-    assert!(is_status(&client.end_of(21), Code::Ok));
-}
-
-#[test]
-fn unfinished_messages_share_the_budget() {
-    let setup = setup().env("GRPC_RECEIVE_TIMEOUT", "5m").env("GRPC_MAX_REQUEST_BYTES", "1024");
-    let server = setup.env("GRPC_MAX_INFLIGHT_BYTES", "262144").start();
-    let mut clients: Vec<_> = (0..3).map(|_| Connection::open(server.ports.grpc)).collect();
-    let message = [prefix(60_000), vec![b'x'; 59_000]].concat();
-    let mut failed = 0;
-    for (number, client) in clients.iter_mut().enumerate() {
-        for stream in [1, 3] {
-            client.call(stream, REFLECTION);
-            client.data(stream, &message);
-            if 2 * number + usize::try_from(stream).unwrap() / 2 >= 4 {
-                let answer = client.end_of(stream);
-                assert!(answer.contains("GRPC_MAX_INFLIGHT_BYTES"), "{answer}");
-                failed += 1;
-            } else {
-                // Connections of other workers are charged later otherwise.
-                client.settle();
-            }
-        }
-    }
-    assert_eq!((failed, refused(&server, "inflight_bytes")), (2, 2));
-    drop(clients);
-    eventually("the budget is free again", || {
-        let mut client = Connection::open(server.ports.grpc);
-        client.call(1, REFLECTION);
-        client.data(1, &question(&"x".repeat(50_000)));
-        let frame = client.receive(PATIENCE).map(|frame| frame.kind);
-        client.send(DATA, END_STREAM, 1, &[]);
-        let answer = client.end_of(1);
-        holds(is_status(&answer, Code::Ok), || format!("{frame:?} {answer}"))
-    });
 }
 
 /// A peer that reads nothing: requests of 30 bytes ask for kilobytes.

@@ -2,19 +2,14 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::TcpStream,
     time::{Duration, Instant},
 };
 
 use http::HeaderMap;
-use tokio::{
-    net::TcpSocket,
-    runtime::{Builder, Runtime},
-    sync::oneshot,
-};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::support::{
-    PATIENCE,
     client::request,
     eventually,
     grpc_tls::{Authority, Files, TlsClient},
@@ -62,27 +57,9 @@ fn closed(streams: &mut [TcpStream]) -> usize {
     streams.iter_mut().filter_map(|stream| is_closed(stream).then_some(())).count()
 }
 
-async fn connect_from(address: [u8; 4], port: u16) -> Result<RawClient, String> {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind((Ipv4Addr::from(address), 0).into()).unwrap();
-    let stream = socket.connect(SocketAddr::from(([127, 0, 0, 1], port))).await;
-    RawClient::over(stream.map_err(|error| error.to_string())?).await
-}
-
 async fn is_answered(client: &mut RawClient) -> bool {
     let message = framed(&request("d", &[&[("k", "v")]]));
     matches!(client.exchange(message, &HeaderMap::new()).await, Exchange::Answered(status) if status.code == 0)
-}
-
-/// A connection with a request that is open until the sender is used or dropped.
-async fn busy(address: [u8; 4], port: u16) -> Option<(RawClient, oneshot::Sender<bytes::Bytes>)> {
-    let mut client = connect_from(address, port).await.ok()?;
-    let (finish, message) = oneshot::channel();
-    let mut first = client.clone();
-    tokio::spawn(async move { first.exchange(message, &HeaderMap::new()).await });
-    tokio::task::yield_now().await;
-    // Its response shows that everything before it has arrived.
-    is_answered(&mut client).await.then_some((client, finish))
 }
 
 fn count(server: &Server, metric: &str, reason: &str) -> u64 {
@@ -121,121 +98,6 @@ fn silent_tls_handshakes_do_not_block_the_port() {
     let _silent = silent(server.ports.grpc, 10, &[22, 3, 1]);
     TlsClient::new(&[&authority], None).ask(server.ports.grpc).unwrap();
     assert!(count(&server, "closed", "silent") >= 6);
-}
-
-#[test]
-fn an_idle_connection_makes_room_without_losing_a_request() {
-    for implementation in ["fast", "tonic"] {
-        let setup = setup("3").env("GRPC_MAX_CONNECTIONS_PER_ADDRESS", "3");
-        idle_makes_room(&setup.env("GRPC_SERVER", implementation).start(), implementation == "fast");
-    }
-}
-
-fn idle_makes_room(server: &Server, sends_goaway: bool) {
-    runtime().block_on(async {
-        let mut idle = Vec::new();
-        for _ in 0..3 {
-            let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
-            assert!(is_answered(&mut client).await);
-            idle.push(client);
-        }
-        let mut newcomer = RawClient::connect(server.ports.grpc).await.unwrap();
-        assert!(is_answered(&mut newcomer).await, "the one idle longest makes room");
-        let message = framed(&request("d", &[&[("k", "v")]]));
-        // The connection that made room has sent a GOAWAY: no request was accepted and lost.
-        let last = idle[0].exchange(message, &HeaderMap::new()).await;
-        let is_said = matches!(last, Exchange::NotTaken | Exchange::Answered(_));
-        assert!(is_said || !sends_goaway, "{last:?}");
-        for client in &mut idle[1..] {
-            assert!(is_answered(client).await, "the others stay; the first: {last:?}");
-        }
-    });
-    assert_eq!(count(server, "closed", "idle"), 1);
-}
-
-#[test]
-fn a_connection_that_only_pings_makes_room_first() {
-    const EMPTY_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-    const PING: &[u8] = &[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-    const PONG: &[u8] = &[0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
-    for implementation in ["fast", "tonic"] {
-        let setup = setup("3").env("GRPC_MAX_CONNECTIONS_PER_ADDRESS", "3");
-        let server = setup.env("GRPC_SERVER", implementation).start();
-        let mut pinging = TcpStream::connect(("127.0.0.1", server.ports.grpc)).unwrap();
-        pinging.set_read_timeout(Some(PATIENCE)).unwrap();
-        pinging.write_all(&[PREFACE, EMPTY_SETTINGS].concat()).unwrap();
-        let mut ping = || {
-            pinging.write_all(PING).unwrap();
-            let mut read = Vec::new();
-            while !read.ends_with(PONG) {
-                let mut byte = [0];
-                pinging.read_exact(&mut byte).unwrap();
-                read.push(byte[0]);
-            }
-        };
-        ping();
-        runtime().block_on(async {
-            let mut later = Vec::new();
-            for _ in 0..2 {
-                let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
-                assert!(is_answered(&mut client).await);
-                later.push(client);
-            }
-            ping();
-            let mut newcomer = RawClient::connect(server.ports.grpc).await.unwrap();
-            assert!(is_answered(&mut newcomer).await);
-            for client in &mut later {
-                assert!(is_answered(client).await, "{implementation}: the others stay");
-            }
-        });
-        assert_eq!(count(&server, "closed", "idle"), 1);
-    }
-}
-
-#[test]
-fn busy_connections_stay_and_new_ones_are_refused() {
-    for implementation in ["fast", "tonic"] {
-        let setup = setup("2").env("GRPC_MAX_CONNECTIONS_PER_ADDRESS", "2");
-        busy_stay(&setup.env("GRPC_SERVER", implementation).start());
-    }
-}
-
-fn busy_stay(server: &Server) {
-    runtime().block_on(async {
-        let mut kept = Vec::new();
-        for _ in 0..2 {
-            kept.push(busy([127, 0, 0, 1], server.ports.grpc).await.expect("a place is free"));
-        }
-        let mut third = connect_from([127, 0, 0, 2], server.ports.grpc).await.unwrap();
-        assert!(!is_answered(&mut third).await, "no connection can make room");
-        for (client, _) in &mut kept {
-            assert!(is_answered(client).await, "busy connections stay");
-        }
-        assert_eq!(count(server, "refused", "max_connections"), 1);
-        server.wait_for_log(&["GRPC_MAX_CONNECTIONS"]);
-    });
-}
-
-#[test]
-fn one_address_cannot_block_the_others() {
-    // By default, an address may have three quarters.
-    for (max, per_address) in [("4", None), ("8", Some("3"))] {
-        let setup = per_address
-            .into_iter()
-            .fold(setup(max), |setup, most| setup.env("GRPC_MAX_CONNECTIONS_PER_ADDRESS", most));
-        let server = setup.start();
-        runtime().block_on(async {
-            let mut kept = Vec::new();
-            for _ in 0..3 {
-                kept.push(busy([127, 0, 0, 3], server.ports.grpc).await.expect("a place is free"));
-            }
-            let mut fourth = connect_from([127, 0, 0, 3], server.ports.grpc).await.unwrap();
-            assert!(!is_answered(&mut fourth).await, "its address is at its limit");
-            assert_eq!(count(&server, "refused", "max_connections_per_address"), 1);
-            let mut other = connect_from([127, 0, 0, 4], server.ports.grpc).await.unwrap();
-            assert!(is_answered(&mut other).await, "another address is below its limit");
-        });
-    }
 }
 
 #[test]

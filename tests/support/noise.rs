@@ -33,22 +33,4 @@ impl Noise {
         let length = self.below(longest + 1);
         (0..length).map(|_| self.byte()).collect()
     }
-
-    /// A copy of `original` with a few bytes changed, dropped, doubled or added.
-    pub(crate) fn mutated(&mut self, original: &[u8]) -> Vec<u8> {
-        let mut bytes = original.to_vec();
-        for _ in 0..=self.below(4) {
-            let at = self.below(bytes.len() + 1);
-            match self.below(4) {
-                0 if at < bytes.len() => bytes[at] = self.byte(),
-                1 if at < bytes.len() => drop(bytes.remove(at)),
-                2 => {
-                    let tail = bytes[at..].to_vec();
-                    bytes.extend_from_slice(&tail);
-                }
-                _ => bytes.insert(at, self.byte()),
-            }
-        }
-        bytes
-    }
 }

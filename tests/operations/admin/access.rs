@@ -1,22 +1,14 @@
 //! Access to the admin API: hosts, origins, tokens, sockets, TLS, and slow clients.
 
-use std::{
-    fs,
-    io::Write as _,
-    net::{TcpListener, TcpStream},
-    time::Duration,
-};
+use std::{fs, net::TcpListener};
 
 use crate::support::{
-    at_best_within,
-    client::request,
     eventually,
     grpc_tls::{Authority, Files},
     holds, http,
     ports::free_port,
     process::assert_exit,
     server::Setup,
-    time_of,
 };
 
 use super::{Admin, RULES, raw, setup, tollgate};
@@ -244,39 +236,4 @@ fn tls_has_the_certificate_of_the_grpc_port() {
         2,
         &["cannot reach the admin API at http://"],
     );
-}
-
-#[test]
-fn six_hundred_slow_clients_of_the_admin_port_do_not_slow_grpc_down() {
-    let admin = Admin::start();
-    let client = admin.server.client();
-    let ask = || time_of(|| client.ask(request("shop", &[&[("free", "")]])).unwrap());
-    let median = || {
-        let mut times: Vec<_> = (0..200).map(|_| ask()).collect();
-        times.sort_unstable();
-        times[100]
-    };
-    let before = median();
-    let clients: Vec<TcpStream> = (0..600)
-        .map(|n| {
-            let mut stream = TcpStream::connect(("127.0.0.1", admin.port)).unwrap();
-            // Some send nothing, some half a head, some follow and never read. They may be closed to make room.
-            let text = [
-                "",
-                "GET /api/v1/status HTTP/1.1\r\nhost: loc",
-                "GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\n\r\n",
-            ];
-            let _ = stream.write_all(text[n % 3].as_bytes());
-            stream
-        })
-        .collect();
-    at_best_within("the median beside slow clients", before * 3 + Duration::from_millis(2), 10, median);
-    assert!(admin.server.is_healthy());
-    // The path that is reserved for probes is answered, or a place has become free.
-    eventually("the status is answered", || {
-        let answer =
-            http::send(admin.port, "GET", "/api/v1/status", &[], b"").map_err(|error| error.to_string())?;
-        holds(answer.status == 200, || answer.text())
-    });
-    drop(clients);
 }

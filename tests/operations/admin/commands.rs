@@ -19,52 +19,6 @@ use crate::support::{
 use super::{Admin, tollgate};
 
 #[test]
-fn status_prints_a_line_for_each_part() {
-    let admin = Admin::start();
-    let output = admin.run(&["status"]);
-    assert_exit(
-        &output,
-        0,
-        &["tollgate  ", "rules     3 rules in 1 file and 1 domain, hash ", "store     memory, connected"],
-    );
-    let json: Value = serde_json::from_slice(&admin.run(&["status", "--json"]).stdout).unwrap();
-    assert_eq!(json["rules"]["rules"], 3);
-    admin.server.write("shop.yaml", "domain: [");
-    let mut last = String::new();
-    for _ in 0..600 {
-        let output = admin.run(&["status"]);
-        last = printed(&output);
-        if output.status.code() == Some(1) {
-            break;
-        }
-    }
-    assert!(last.contains("newer rules rejected at") && last.contains("shop.yaml"), "{last}");
-}
-
-#[test]
-fn top_prints_a_table_of_keys() {
-    let admin = Admin::start();
-    assert_exit(&admin.run(&["top"]), 1, &["no refused hits in the last "]);
-    admin.ask("ann", 5);
-    admin.ask("a,b", 3);
-    let output = admin.run(&["top"]);
-    assert_exit(&output, 0, &["RULE", "shop.user  user=ann          3        2", "hits of the last "]);
-    assert_exit(&output, 0, &["user=a\\,b         1        2"]);
-    assert_exit(&admin.run(&["top", "--by", "allowed", "-n", "1", "--rule", "shop.user"]), 0, &["user="]);
-    assert_exit(&admin.run(&["top", "--domain", "other"]), 1, &["no refused hits"]);
-    assert_exit(&admin.run(&["top", "other"]), 1, &["no refused hits"]);
-    for args in [&["top", "shop", "user=ann"][..], &["top", "--domain", "shop", "--descriptor", "user=ann"]] {
-        let one = admin.run(args);
-        assert_exit(&one, 0, &["user=ann"]);
-        assert!(!printed(&one).contains("user=a\\,b"), "{}", printed(&one));
-    }
-    assert_exit(&admin.run(&["top", "shop", "--domain", "shop"]), 2, &["cannot be used with"]);
-    assert_exit(&admin.run(&["top", "-n", "0"]), 2, &["expected an integer from 1 to 1000"]);
-    let json: Value = serde_json::from_slice(&admin.run(&["top", "--json"]).stdout).unwrap();
-    assert_eq!(json["keys"][0]["refused"], 3);
-}
-
-#[test]
 fn refusals_are_printed_in_order_and_followed() {
     let admin = Admin::start();
     assert_exit(&admin.run(&["refusals"]), 1, &["no refusals"]);

@@ -101,28 +101,3 @@ fn a_missing_file_is_logged_and_ignored() {
     assert!(page(&server).contains(r#"ratelimit_service_rate_limit_over_limit{domain="d",key1="k_v"} 2"#));
     server.wait_for_log(&["PROMETHEUS_MAPPER_YAML: /nowhere/conf.yaml does not exist"]);
 }
-
-#[test]
-fn reports_every_mistake_of_a_mapper_file() {
-    let (_dir, setup) =
-        with_mapper("mappings:\n- match: a..b\n  name: x\n- match: '('\n  match_type: regex\n  name: 7\n");
-    let log = setup.refused();
-    for expected in [
-        "mapper.yaml: error: invalid glob `a..b` (at mappings[0].match)",
-        "mapper.yaml: error: invalid regular expression `(`",
-        "`7` is not a valid metric name (at mappings[1].name)",
-    ] {
-        assert!(log.contains(expected), "{expected}\n{log}");
-    }
-}
-
-#[test]
-fn response_times_may_be_in_milliseconds() {
-    let server =
-        Setup::new().rules("d.yaml", RULES).env("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "true").start();
-    ask(&server);
-    let page = page(&server);
-    let bucket =
-        r#"ratelimit_service_response_time_seconds_bucket{grpc_method="ShouldRateLimit",le="1000"} 8"#;
-    assert!(page.contains(bucket), "{page}");
-}

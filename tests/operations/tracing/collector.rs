@@ -72,45 +72,6 @@ fn a_silent_collector_delays_no_request_and_shutdown_by_seconds() {
 }
 
 #[test]
-fn retries_after_a_timeout() {
-    let receiver = Receiver::start(false, None);
-    receiver.set(Manner::Silent);
-    let server = setup("http", receiver.port).env("OTEL_EXPORTER_OTLP_TIMEOUT", "100").start();
-    ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
-    server.wait_for_log(&["no response within 100ms"]);
-    receiver.set(Manner::Takes);
-    receiver.wait_for(1);
-}
-
-#[test]
-fn retries_retryable_errors_alone() {
-    for (protocol, retryable, permanent) in [("http", 503, 400), ("grpc", 14, 3)] {
-        let receiver = Receiver::start(protocol == "grpc", None);
-        receiver.set(Manner::Answers(retryable));
-        let server = setup(protocol, receiver.port).start();
-        ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
-        server.wait_for_log(&[&format!("{retryable}")]);
-        receiver.set(Manner::Takes);
-        receiver.wait_for(1);
-
-        receiver.set(Manner::Answers(permanent));
-        ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
-        wait_for_dropped(&server, "refused", 1.0);
-        assert_eq!(server.metrics().get("tollgate_spans_exported_total"), Some(&1.0));
-    }
-}
-
-#[test]
-fn counts_the_rejected_spans_of_a_batch() {
-    let receiver = Receiver::start(true, None);
-    receiver.set(Manner::LeavesOut(1));
-    let server = setup("grpc", receiver.port).start();
-    ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
-    wait_for_dropped(&server, "refused", 1.0);
-    server.wait_for_log(&["rejected 1 spans", "too many"]);
-}
-
-#[test]
 fn sends_spans_over_tls_with_a_client_certificate() {
     let certificates = Certificates::for_host("127.0.0.1");
     let path = |name: &str| certificates.path(name).display().to_string();
@@ -168,4 +129,32 @@ fn acceptor(certificates: &Certificates, protocol: &str) -> TlsAcceptor {
         .unwrap();
     config.alpn_protocols = vec![if protocol == "grpc" { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     TlsAcceptor::from(Arc::new(config))
+}
+
+#[test]
+fn retries_retryable_errors_alone() {
+    for (protocol, retryable, permanent) in [("http", 503, 400), ("grpc", 14, 3)] {
+        let receiver = Receiver::start(protocol == "grpc", None);
+        receiver.set(Manner::Answers(retryable));
+        let server = setup(protocol, receiver.port).start();
+        ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+        server.wait_for_log(&[&format!("{retryable}")]);
+        receiver.set(Manner::Takes);
+        receiver.wait_for(1);
+
+        receiver.set(Manner::Answers(permanent));
+        ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+        wait_for_dropped(&server, "refused", 1.0);
+        assert_eq!(server.metrics().get("tollgate_spans_exported_total"), Some(&1.0));
+    }
+}
+
+#[test]
+fn counts_the_rejected_spans_of_a_batch() {
+    let receiver = Receiver::start(true, None);
+    receiver.set(Manner::LeavesOut(1));
+    let server = setup("grpc", receiver.port).start();
+    ask(&server, &request("d", &[&[("user", "ann")]]), &[]);
+    wait_for_dropped(&server, "refused", 1.0);
+    server.wait_for_log(&["rejected 1 spans", "too many"]);
 }

@@ -1,6 +1,5 @@
 //! The parent of a span and the sampling decision, from the headers of callers and of a real Envoy.
 
-use http::HeaderMap;
 use serde_json::json;
 
 use super::{CALL, ask, setup};
@@ -8,10 +7,7 @@ use crate::support::{
     bootstrap::{Wanted, by_header},
     client::request,
     envoy::Envoy,
-    eventually,
-    grpc_tls::alone,
-    holds,
-    raw::{RawClient, framed},
+    eventually, holds,
     receiver::Receiver,
 };
 
@@ -60,22 +56,6 @@ fn the_caller_decides_the_sampling() {
     assert!(server.process.stop().success());
     let spans = receiver.spans();
     assert_eq!((spans.len(), spans[0].parent.len()), (1, 0), "the last one alone");
-}
-
-#[test]
-fn samples_a_share_of_the_calls_without_a_decision() {
-    let receiver = Receiver::start(false, None);
-    let mut server = setup("http", receiver.port).env("TRACING_SAMPLING_RATE", "0.25").start();
-    let question = framed(&request("d", &[&[("user", "ann")]]));
-    alone(async {
-        let mut client = RawClient::connect(server.ports.grpc).await.unwrap();
-        for _ in 0..1000 {
-            client.exchange(question.clone(), &HeaderMap::new()).await;
-        }
-    });
-    assert!(server.process.stop().success());
-    let traced = receiver.spans().len();
-    assert!((150..=350).contains(&traced), "{traced} of 1000 at a quarter");
 }
 
 #[test]

@@ -1,12 +1,6 @@
 //! Certificate rotation.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    time::{Duration, Instant},
-};
-
-use rcgen::date_time_ymd;
+use std::time::{Duration, Instant};
 
 use super::RULES;
 use crate::support::{
@@ -50,72 +44,6 @@ fn rotation_under_load_loses_no_request() {
     outcome.assert_nothing_lost();
     assert!(outcome.connections > 12, "only {} connections", outcome.connections);
     assert!(reload_errors(&server) < 0.5, "{}", server.process.log());
-}
-
-#[test]
-fn a_symlink_swap_of_a_secret_is_noticed() {
-    let authority = Authority::new("ours");
-    let files = Files::empty();
-    let version = |name: &str| {
-        let pair = authority.server();
-        fs::create_dir(files.path(name)).unwrap();
-        files.put_pair(&format!("{name}/tls"), &pair);
-        pair
-    };
-    version("..2026_01_01");
-    symlink("..2026_01_01", files.path("..data")).unwrap();
-    for name in ["tls.crt", "tls.key"] {
-        symlink(format!("..data/{name}"), files.path(name)).unwrap();
-    }
-    let server = files.setup().start();
-
-    let next = version("..2026_01_02");
-    symlink("..2026_01_02", files.path("..new")).unwrap();
-    fs::rename(files.path("..new"), files.path("..data")).unwrap();
-    fs::remove_dir_all(files.path("..2026_01_01")).unwrap();
-    wait_until_shown(&TlsClient::new(&[&authority], None), &server, &next);
-    assert!(reload_errors(&server) < 0.5, "{}", server.process.log());
-}
-
-#[test]
-fn an_invalid_certificate_keeps_the_previous_one_and_is_logged_once() {
-    let authority = Authority::new("ours");
-    let (first, next) = (authority.server(), authority.server());
-    let files = Files::new(&first);
-    let server = files.setup().rules("d.yaml", RULES).start();
-    let client = TlsClient::new(&[&authority], None);
-
-    files.put("tls.crt", &next.certificate);
-    eventually("the error is counted", || {
-        let errors = reload_errors(&server);
-        holds(errors > 0.5, || format!("{errors}"))
-    });
-    // Two more reloads.
-    std::thread::sleep(Duration::from_secs(5));
-    assert!(reload_errors(&server) < 1.5);
-    assert_eq!(client.shown(server.ports.grpc), Ok(first.der()));
-    client.ask(server.ports.grpc).unwrap();
-
-    files.put("tls.key", &next.key);
-    wait_until_shown(&client, &server, &next);
-    let log = server.final_log();
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("changed TLS files are invalid")).collect();
-    assert_eq!(lines.len(), 1, "{log}");
-    for part in ["GRPC_SERVER_TLS_KEY", files.path("tls.key").to_str().unwrap(), "is not the key of"] {
-        assert!(lines[0].contains(part), "{part:?} in {log}");
-    }
-    assert!(!log.contains("PRIVATE KEY"), "no secret is logged: {log}");
-}
-
-#[test]
-fn an_expired_certificate_is_served_with_a_warning() {
-    let authority = Authority::new("ours");
-    let expired = authority.sign_with(&["localhost"], |params| params.not_after = date_time_ymd(2020, 1, 1));
-    let files = Files::new(&expired);
-    let server = files.setup().start();
-    server.wait_for_log(&["has expired", "2020-01-01T00:00:00Z", files.path("tls.crt").to_str().unwrap()]);
-    let expiry = server.metrics().get("tollgate_tls_certificate_expiry_timestamp_seconds").copied();
-    assert_eq!(expiry, Some(1_577_836_800.0));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Admission compared with a slow and obvious model, and the order in which connections make room.
+//! Admission compared with a slow and obvious model, and the times after which connections make room.
 
 use proptest::prelude::*;
 
@@ -21,11 +21,6 @@ fn patient(
     Registry::new(Port::Grpc, limits, stats, Instant::now())
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as `admit` takes it")]
-fn address(number: u8) -> Option<IpAddr> {
-    Some([10, 0, 0, number].into())
-}
-
 fn must_close(handle: &Handle) -> bool {
     use std::{
         future::Future,
@@ -38,47 +33,6 @@ fn must_close(handle: &Handle) -> bool {
 /// A time after the registry's start.
 fn at(registry: &Registry, millis: u64) -> Instant {
     registry.start + Duration::from_millis(millis)
-}
-
-#[test]
-fn silent_connections_make_room_before_idle_ones_and_busy_ones_stay() {
-    let registry = registry(4, 4, 10);
-    let [silent, longest, idle, busy] =
-        [0, 1, 2, 3].map(|n| registry.admit(address(n), at(&registry, 0)).unwrap());
-    for (handle, millis) in [(&idle, 20), (&longest, 10), (&busy, 1)] {
-        handle.ready(at(&registry, millis));
-    }
-    busy.busy();
-    let now = at(&registry, 30);
-    for expected in [&silent, &longest, &idle] {
-        assert!(!must_close(expected));
-        let newcomer = registry.admit(address(9), now).unwrap();
-        newcomer.ready(now);
-        newcomer.busy();
-        assert!(must_close(expected), "the next to make room");
-        assert_eq!(registry.open(), 4);
-        std::mem::forget(newcomer);
-    }
-    assert_eq!(registry.admit(address(9), now).err(), Some(ConnectionRefused::Total));
-    assert!(!must_close(&busy));
-    drop(busy);
-    assert!(registry.admit(address(9), now).is_ok(), "a released place is free");
-}
-
-#[test]
-fn an_address_at_its_limit_makes_room_among_its_own_connections() {
-    let registry = registry(10, 2, 10);
-    let now = at(&registry, 0);
-    let other = registry.admit(address(1), now).unwrap();
-    let own = [0, 1].map(|_| registry.admit(address(2), now).unwrap());
-    let third = registry.admit(address(2), now).unwrap();
-    assert!(must_close(&own[0]) && !must_close(&own[1]) && !must_close(&other));
-    for handle in [&own[1], &third] {
-        handle.ready(now);
-        handle.busy();
-    }
-    assert_eq!(registry.admit(address(2), now).err(), Some(ConnectionRefused::PerAddress));
-    assert!(registry.admit(address(3), now).is_ok() && registry.admit(None, now).is_ok());
 }
 
 #[test]
@@ -121,22 +75,6 @@ fn a_connection_makes_room_only_after_the_minimum_silent_or_idle_time() {
     // Beyond the pause after a failed scan.
     let newcomer = registry.admit(None, at(&registry, 1400)).unwrap();
     assert!(must_close(&idle) && newcomer.is_silent());
-}
-
-#[test]
-fn a_connection_that_made_room_is_neither_counted_nor_closed_again() {
-    let registry = registry(1, 1, 10);
-    let now = at(&registry, 0);
-    let first = registry.admit(address(1), now).unwrap();
-    let second = registry.admit(address(1), now).unwrap();
-    first.ready(now);
-    assert_eq!(registry.open(), 1);
-    drop(first);
-    assert_eq!(registry.open(), 1);
-    drop(second);
-    assert_eq!(registry.open(), 0);
-    assert!(lock(&registry.members).by_address.is_empty(), "no address is remembered without a connection");
-    assert!(lock(&registry.members).all.silent.is_empty());
 }
 
 /// A connection of the model: address, state, and whether it has a place.
@@ -257,5 +195,9 @@ proptest! {
             }
             prop_assert_eq!(registry.open(), model.iter().filter(|one| one.holds_place).count());
         }
+        drop(model);
+        let members = lock(&registry.members);
+        prop_assert!(members.by_address.is_empty(), "no address is remembered without a connection");
+        prop_assert!(members.all.silent.is_empty());
     }
 }
