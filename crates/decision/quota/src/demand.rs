@@ -48,7 +48,8 @@ impl Demand {
         if time < SAMPLE {
             return;
         }
-        let (new, old) = (self.requests, self.rate(time));
+        let new = self.requests;
+        let old = self.rate(time);
         self.has_dropped = old.is_some_and(|old| old.saturating_sub(new) > old / 8 + 2 * old.isqrt());
         let rate = match old {
             // Half of a small change: noise moves little. A large one at once.
@@ -59,7 +60,9 @@ impl Demand {
         };
         self.sample = Some((rate, time));
         self.is_short = self.denied > 0;
-        (self.requests, self.denied, self.sampled_at) = (0, 0, now);
+        self.requests = 0;
+        self.denied = 0;
+        self.sampled_at = now;
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -107,8 +110,8 @@ pub(crate) fn max_min(mut hits: u64, needs: &[u64], turn: usize) -> Vec<u64> {
     for index in by_need {
         // What is left over of a division goes to the first of equal needs.
         let share = needs.get(index).copied().unwrap_or(0).min(hits.div_ceil(left.max(1)));
-        if let Some(of) = shares.get_mut(index) {
-            *of = share;
+        if let Some(assigned) = shares.get_mut(index) {
+            *assigned = share;
         }
         hits -= share;
         left -= 1;

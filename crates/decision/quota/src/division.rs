@@ -49,6 +49,17 @@ pub(crate) const PACE: Duration = Duration::from_millis(300);
 /// first two steps: [`Division::level`] bounds them.
 const STEPS: [u64; 3] = [7, 8, 9];
 
+/// The first level is this part of a limit, of which others may use the rest.
+const FIRST_LEVEL: u64 = 4;
+
+/// Multiplicative decrease: a level is lowered by this part when others took hits within it. In the first step a replica asks
+/// for as much less than its level, so that it does not find out about others by taking what they are entitled to.
+const DECREASE: u64 = 4;
+
+/// Additive increase: a level grows by this part of the geometric mean of itself and the limit, which is relatively more for
+/// a lower level: `level' = √level / 24` in parts of the limit, so that it grows from a quarter to the whole in 24 windows.
+const INCREASE: u64 = 24;
+
 /// The time: of windows, and of what lasts whatever the clock is set to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Now {
@@ -98,23 +109,56 @@ struct Envoy {
 pub(crate) struct Division {
     envoys: Vec<Envoy>,
     limit: u64,
-    window_end: Option<Time>,
-    /// Hits of the current window that are paid for and not assigned; of the next one, if it is short.
+    /// Hits of the current window that are paid for and not assigned.
     pot: u64,
-    next: u64,
-    steps: usize,
-    /// The current short window is assigned.
-    is_assigned: bool,
+    window: Window,
     /// The most that an Envoy is given of a short window in the first two steps: additive increase, multiplicative decrease.
     level: u64,
-    /// An Envoy wants more of the next window than that level.
-    is_bound: bool,
-    /// Others took hits of the next window that were within that level.
-    is_contended: bool,
-    /// The counter had less than was asked for, in this window and in the one before.
-    is_cut: bool,
-    was_cut: bool,
+    supply: Supply,
+}
+
+/// What begins anew with each window.
+#[derive(Debug, Default)]
+struct Window {
+    end: Option<Time>,
+    stage: Stage,
+    /// Hits of the next window that are paid for, if it is short.
+    next: u64,
+    demand_of_next: DemandOfNext,
+    /// The counter is empty, and is not asked before.
     dry_until: Duration,
+}
+
+/// How far a short window is.
+#[derive(Clone, Copy, Debug, Default)]
+enum Stage {
+    /// What was taken ahead of time is to be assigned, and the rest to be taken.
+    #[default]
+    Begun,
+    /// Envoys have what there was, and so many of [`STEPS`] have taken hits of the next window.
+    Assigned { steps: usize },
+}
+
+/// What the first two steps found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum DemandOfNext {
+    #[default]
+    WithinLevel,
+    /// An Envoy wants more than the level. The level grows with the next window.
+    AboveLevel,
+    /// Others took hits that were within the level, which was lowered.
+    Contended,
+}
+
+/// Whether the counter has what Envoys want.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Supply {
+    #[default]
+    Enough,
+    /// It had less in the window before.
+    WasScarce,
+    /// It had less than was asked for in this window.
+    Scarce,
 }
 
 impl Division {
@@ -196,16 +240,16 @@ impl Division {
         self.forget(now);
         if self.limit != limit.requests {
             // A first share of what is not known to be free.
-            self.level = if self.limit == 0 { limit.requests / 4 } else { self.level };
+            self.level = if self.limit == 0 { limit.requests / FIRST_LEVEL } else { self.level };
             self.limit = limit.requests;
             // Hits that were taken under a larger limit are not assigned.
             self.pot = self.pot.min(limit.requests);
-            self.next = self.next.min(limit.requests);
+            self.window.next = self.window.next.min(limit.requests);
         }
         self.roll(limit);
         self.level = self.level.clamp(1, limit.requests.max(1));
         match limit.window_end {
-            Some(end) if limit.seconds < SHORT => self.turn_of_short(limit, end, now),
+            Some(end) if is_short(limit) => self.turn_of_short(limit, end, now),
             _ => self.turn_by_demand(limit, now),
         }
     }
@@ -213,52 +257,59 @@ impl Division {
     /// Begins a new window. What was not assigned in the last one is gone, and what Envoys have left of it is not taken
     /// from the new one.
     fn roll(&mut self, limit: QuotaLimit) {
-        if self.window_end == limit.window_end {
+        if self.window.end == limit.window_end {
             return;
         }
         let start = limit.window_end.map(|end| before(end, limit.seconds));
-        self.pot = if self.window_end == start { self.next } else { 0 };
-        if self.is_bound && !self.is_contended {
-            // Whoever has less grows faster, so that levels meet.
-            let step = self.limit.saturating_mul(self.level).isqrt() / 24;
+        self.pot = if self.window.end == start { self.window.next } else { 0 };
+        if self.window.demand_of_next == DemandOfNext::AboveLevel {
+            let step = self.limit.saturating_mul(self.level).isqrt() / INCREASE;
             self.level = self.level.saturating_add(step.max(1));
         }
         for envoy in &mut self.envoys {
-            (envoy.paid, envoy.reported) = (0, 0);
+            envoy.paid = 0;
+            envoy.reported = 0;
         }
-        self.was_cut = std::mem::take(&mut self.is_cut);
-        (self.next, self.steps) = (0, 0);
-        (self.is_assigned, self.is_bound, self.is_contended) = (false, false, false);
-        (self.window_end, self.dry_until) = (limit.window_end, Duration::ZERO);
+        self.supply = match self.supply {
+            Supply::Scarce => Supply::WasScarce,
+            Supply::WasScarce | Supply::Enough => Supply::Enough,
+        };
+        self.window = Window { end: limit.window_end, ..Window::default() };
     }
 
     fn turn_of_short(&mut self, limit: QuotaLimit, end: Time, now: Now) -> Turn {
-        if !self.is_assigned || self.is_joined() && !self.is_dry(now) {
-            let is_first = !self.is_assigned;
-            let all = self.wanted(limit, self.level, now, |envoy| is_first || envoy.grant.is_none());
-            return take(all.saturating_sub(self.pot), now.time);
+        let Stage::Assigned { steps } = self.window.stage else {
+            let wanted = self.wanted(limit, self.level, now, |_| true);
+            return take(wanted.saturating_sub(self.pot), now.time);
+        };
+        if self.is_joined() && !self.is_dry(now) {
+            let wanted = self.wanted(limit, self.level, now, |envoy| envoy.grant.is_none());
+            return take(wanted.saturating_sub(self.pot), now.time);
         }
         if self.pot > 0 {
             return Turn::GiveBack(std::mem::take(&mut self.pot));
         }
         let begun = now.time.micros().saturating_sub(before(end, limit.seconds).micros());
-        let levels = [self.level - self.level / 4, self.level, limit.requests];
-        let Some((tenths, level)) = STEPS.into_iter().zip(levels).nth(self.steps) else {
+        let levels = [self.level - self.level / DECREASE, self.level, limit.requests];
+        let Some((tenths, level)) = STEPS.into_iter().zip(levels).nth(steps) else {
             return Turn::Nothing;
         };
         if begun < tenths * limit.seconds * 100_000 {
             return Turn::Nothing;
         }
-        self.steps += 1;
-        let all = self.wanted(limit, level, now, |_| true);
-        self.is_bound |= all < self.wanted(limit, limit.requests, now, |_| true);
-        take(all.saturating_sub(self.next), end)
+        self.window.stage = Stage::Assigned { steps: steps + 1 };
+        let wanted = self.wanted(limit, level, now, |_| true);
+        let is_above = wanted < self.wanted(limit, limit.requests, now, |_| true);
+        if is_above && self.window.demand_of_next == DemandOfNext::WithinLevel {
+            self.window.demand_of_next = DemandOfNext::AboveLevel;
+        }
+        take(wanted.saturating_sub(self.window.next), end)
     }
 
     /// What Envoys will use of a short window, each up to a level.
-    fn wanted(&self, limit: QuotaLimit, level: u64, now: Now, of: impl Fn(&Envoy) -> bool) -> u64 {
-        let (envoys, is_scarce) = (self.live(now).filter(|envoy| of(envoy)), self.is_scarce());
-        let each = envoys.map(|envoy| envoy.wants(limit, is_scarce, now).min(level));
+    fn wanted(&self, limit: QuotaLimit, level: u64, now: Now, is_asked: impl Fn(&Envoy) -> bool) -> u64 {
+        let envoys = self.live(now).filter(|envoy| is_asked(envoy));
+        let each = envoys.map(|envoy| envoy.wants(limit, self.is_scarce(), now).min(level));
         each.fold(0, u64::saturating_add)
     }
 
@@ -276,37 +327,43 @@ impl Division {
 
     /// The hits that were taken of those that [`turn`](Self::turn) asked for.
     pub(crate) fn taken(&mut self, asked: u64, at: Time, taken: u64, now: Now) {
-        let (is_next, is_cut) = (self.window_end.is_some_and(|end| at >= end), taken < asked);
-        if is_next {
-            self.next = self.next.saturating_add(taken);
-            if is_cut && self.steps < STEPS.len() {
-                self.level = (self.level - self.level / 4).max(1);
-                self.is_contended = true;
+        let is_scarce = taken < asked;
+        if is_scarce {
+            self.supply = Supply::Scarce;
+        } else if self.window.end.is_none() {
+            self.supply = Supply::Enough;
+        }
+        if self.window.end.is_some_and(|end| at >= end) {
+            self.window.next = self.window.next.saturating_add(taken);
+            let is_bounded = matches!(self.window.stage, Stage::Assigned { steps } if steps < STEPS.len());
+            if is_scarce && is_bounded {
+                self.level = (self.level - self.level / DECREASE).max(1);
+                self.window.demand_of_next = DemandOfNext::Contended;
             }
         } else {
             self.pot = self.pot.saturating_add(taken);
-            if is_cut {
-                self.dry_until = now.elapsed.saturating_add(DRY);
+            if is_scarce {
+                self.window.dry_until = now.elapsed.saturating_add(DRY);
             }
         }
-        self.is_cut = is_cut || self.is_cut && self.window_end.is_some();
     }
 
     /// What changes for the Envoys, by what was taken.
     pub(crate) fn assign(&mut self, limit: QuotaLimit, now: Now) -> Vec<(u64, Change)> {
-        let is_short = limit.window_end.is_some() && limit.seconds < SHORT;
-        let (cap, is_first, is_scarce) = (self.cap(limit), !self.is_assigned, self.is_scarce());
-        let needs: Vec<u64> = self
-            .envoys
-            .iter()
-            .map(|envoy| match envoy {
-                _ if !envoy.is_live(now) => 0,
-                _ if is_short && (is_first || envoy.grant.is_none()) => envoy.wants(limit, is_scarce, now),
-                _ if is_short => 0,
-                _ => envoy.needs(limit, cap, now),
-            })
-            .collect();
-        self.is_assigned = true;
+        let is_short = is_short(limit);
+        let is_scarce = self.is_scarce();
+        let cap = self.cap(limit);
+        let is_first = matches!(self.window.stage, Stage::Begun);
+        let needs = self.envoys.iter().map(|envoy| match envoy {
+            _ if !envoy.is_live(now) => 0,
+            _ if is_short && (is_first || envoy.grant.is_none()) => envoy.wants(limit, is_scarce, now),
+            _ if is_short => 0,
+            _ => envoy.needs(limit, cap, now),
+        });
+        let needs: Vec<u64> = needs.collect();
+        if is_first {
+            self.window.stage = Stage::Assigned { steps: 0 };
+        }
         let turn = usize::try_from(now.time.seconds()).unwrap_or(0);
         let shares = max_min(self.pot, &needs, turn);
         let mut changes = Vec::new();
@@ -321,7 +378,8 @@ impl Division {
             let change = if idle >= IDLE || asks && is_scarce && is_gone && (is_short || share == 0) {
                 // It will not report what it uses until it reads this.
                 envoy.reported = envoy.paid;
-                (envoy.abandoned_at, envoy.grant) = (Some(now.elapsed), None);
+                envoy.abandoned_at = Some(now.elapsed);
+                envoy.grant = None;
                 Change::Abandon
             } else if share > 0 {
                 self.pot = self.pot.saturating_sub(share);
@@ -352,14 +410,13 @@ impl Division {
 
     /// True while the counter has less than Envoys want.
     fn is_scarce(&self) -> bool {
-        self.is_cut || self.was_cut
+        self.supply != Supply::Enough
     }
 
     /// The time until the next turn.
     pub(crate) fn rest(&self, limit: QuotaLimit, now: Now) -> Duration {
-        let is_short = limit.window_end.is_some() && limit.seconds < SHORT;
         let is_low = |envoy: &Envoy| envoy.left(limit, now) < envoy.demand.of(2 * PACE, true);
-        if is_short || self.live(now).any(is_low) { Duration::ZERO } else { PACE }
+        if is_short(limit) || self.live(now).any(is_low) { Duration::ZERO } else { PACE }
     }
 
     /// True if an Envoy came after the window was assigned.
@@ -372,7 +429,7 @@ impl Division {
     }
 
     fn is_dry(&self, now: Now) -> bool {
-        now.elapsed < self.dry_until
+        now.elapsed < self.window.dry_until
     }
 }
 
@@ -390,7 +447,8 @@ impl Envoy {
     /// What it will use until after its next report, if what is left will soon be used, or is much more: then the rest comes
     /// back with the next report.
     fn needs(&self, limit: QuotaLimit, cap: u64, now: Now) -> u64 {
-        let (left, little) = (self.left(limit, now), cap / 8 + 1);
+        let left = self.left(limit, now);
+        let little = cap / 8 + 1;
         let (wanted, soon) = if self.demand.is_known() {
             // Until after its next report, unless that is much to lie idle.
             let much = self.demand.of(PROMPT, false).max(MUCH);
@@ -408,6 +466,11 @@ impl Envoy {
     fn left(&self, limit: QuotaLimit, now: Now) -> u64 {
         self.grant.map_or(0, |grant| grant.left(&self.demand, limit, now.elapsed))
     }
+}
+
+/// True for a window that is assigned once.
+fn is_short(limit: QuotaLimit) -> bool {
+    limit.window_end.is_some() && limit.seconds < SHORT
 }
 
 fn take(hits: u64, at: Time) -> Turn {

@@ -37,7 +37,8 @@ impl Grant {
             // All of it was used of this grant.
             self.most = self.most.saturating_sub(allowed);
         }
-        let (since, of) = (now.saturating_sub(self.at.max(last)), now.saturating_sub(last));
+        let since = now.saturating_sub(self.at.max(last));
+        let of = now.saturating_sub(last);
         let used = u128::from(allowed) * since.as_micros() / of.as_micros().max(1);
         self.left = self.left.saturating_sub(u64::try_from(used).unwrap_or(u64::MAX));
         self.left_at = now;

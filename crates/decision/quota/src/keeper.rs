@@ -53,7 +53,8 @@ impl Quotas {
 
     /// The buckets whose turn it is.
     fn due(&self) -> Vec<Arc<QuotaBucket>> {
-        let (mut state, now) = (lock(&self.state), self.now());
+        let mut state = lock(&self.state);
+        let now = self.now();
         state.asked.clear();
         // What is paid for and belongs to nobody is returned by a last turn.
         state.remove_unused();
@@ -81,7 +82,7 @@ impl Quotas {
             QuotaRule::Allowed => return self.set(bucket, Mode::Allowed),
             QuotaRule::Limited(_) | QuotaRule::Refused => return self.set(bucket, Mode::Denied),
         };
-        let Some(turn) = self.with(bucket, |division| division.division.turn(limit, now)) else { return };
+        let Some(turn) = self.with(bucket, |bucket| bucket.division.turn(limit, now)) else { return };
         match turn {
             Turn::Take(hits, at) => match self.limiter.reserve(bucket, hits, at).await {
                 Reserved::Hits(taken) => {
@@ -121,7 +122,8 @@ impl Quotas {
         mode: Mode,
         changes: impl FnOnce(&mut Division, Now) -> (Vec<(u64, Change)>, Duration),
     ) {
-        let (mut state, now) = (lock(&self.state), self.now());
+        let mut state = lock(&self.state);
+        let now = self.now();
         let State { buckets, streams, .. } = &mut *state;
         let Some(bucket) = buckets.get_mut(key) else { return };
         if mem::replace(&mut bucket.mode, mode) != mode {
@@ -148,8 +150,8 @@ impl Quotas {
         Action::Assign { strategy, ttl_seconds: self.settings.ttl_seconds }
     }
 
-    fn with<T>(&self, key: &Arc<QuotaBucket>, of: impl FnOnce(&mut Bucket) -> T) -> Option<T> {
-        lock(&self.state).buckets.get_mut(key).map(of)
+    fn with<T>(&self, key: &Arc<QuotaBucket>, use_bucket: impl FnOnce(&mut Bucket) -> T) -> Option<T> {
+        lock(&self.state).buckets.get_mut(key).map(use_bucket)
     }
 }
 

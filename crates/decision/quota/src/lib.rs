@@ -274,7 +274,8 @@ impl Stream {
             entries.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         entries.sort_unstable();
         let quotas = &self.quotas;
-        let (bucket, now) = (QuotaBucket { domain: self.domain.clone(), entries }, quotas.now());
+        let bucket = QuotaBucket { domain: self.domain.clone(), entries };
+        let now = quotas.now();
         quotas.limiter.count_quota(&bucket, allowed, denied, now.time);
         let mut state = lock(&quotas.state);
         let known = self.buckets.get(&bucket).cloned();
