@@ -66,10 +66,10 @@ impl Walk<'_> {
         let own = || rule.limits().filter(|_| !rule.overrides_only).into_iter().flat_map(Limits::iter);
         let own = own().map(|limit| limit.at(self.now));
         let one = of_whole_rule(self.index, domain, entries, self.now);
-        let found = one.map(|one| Found::new(&one, self.now));
+        let found = one.map(|one| Found::new(one, self.now));
         // The calendar has no part in the number or in the unit.
         let replacing = found.as_ref().and_then(|found| limits_under(found, Some(rule), false, self.now));
-        match (found.map(|found| found.action), &replacing) {
+        match (found.as_ref().map(|found| found.action), &replacing) {
             (Some(Action::Allow), _) => {}
             (Some(Action::Block), _) => own.for_each(|limit| add(unit(limit), 0)),
             (_, Some(limits)) => {

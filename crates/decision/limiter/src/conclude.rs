@@ -181,7 +181,8 @@ fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) ->
 
 /// Counts in the statistics of the rule. True if shadow mode allows hits over the limit.
 fn count(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> bool {
-    let (stats, decision) = (scope.stats(limited), outcome.decision);
+    let stats = scope.stats(limited);
+    let decision = outcome.decision;
     for (counter, hits) in [
         (RuleCounter::OverLimit, decision.over_hits),
         (RuleCounter::NearLimit, decision.near_hits),

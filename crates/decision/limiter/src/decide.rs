@@ -26,7 +26,7 @@ use clock::Time;
 use counters::{Applied, Batch, Check, Counting, Decider, Lowered, StoreError};
 use faults::OnStoreFailure;
 use limit::{Fit, Verdict};
-use metrics::ResponseCode;
+use metrics::{DomainStats, ResponseCode};
 use rules::model::Domain;
 
 /// The characters of a caller's domain in a log line.
@@ -73,9 +73,7 @@ impl Limiter {
         until: Option<Instant>,
         trace: Option<&mut DecisionTrace>,
     ) -> Result<Decided, RequestError> {
-        let is_traced = trace.is_some();
-        let wait = |pending| self.wait(pending, until, is_traced);
-        self.plan_and_try(request, now, trace, wait).inspect_err(|error| self.failed(request, error))
+        self.plan_and_try(request, now, until, trace).inspect_err(|error| self.failed(request, error))
     }
 
     fn wait(self: &Arc<Self>, pending: Pending, until: Option<Instant>, is_traced: bool) -> Decided {
@@ -132,17 +130,25 @@ impl Limiter {
         self: &Arc<Self>,
         request: &Request<'_>,
         now: Time,
+        until: Option<Instant>,
         trace: Option<&mut DecisionTrace>,
-        wait: impl FnOnce(Pending) -> Decided,
     ) -> Result<Decided, RequestError> {
         self.policy.bounds.check(request)?;
+        let is_traced = trace.is_some();
         let closings = Closings::of(request, &self.holds.queue, &self.stats);
         let closes = closings.is_some();
         if closes && request.descriptors.iter().all(holds::closes) {
             if let Some(trace) = trace {
                 trace.rules = vec![None; request.descriptors.len()];
             }
-            return Ok(self.only_close(request, closings, now, wait));
+            self.show(request, Holding::Nothing, now);
+            self.count_closing(request.domain);
+            let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
+            let descriptors = request.descriptors.len();
+            if closings.is_none() {
+                return Ok(Decided::Answer(Answer::closing(descriptors)));
+            }
+            return Ok(self.wait(Pending { closings, waiting: None, descriptors }, until, is_traced));
         }
         let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let served = self.source.load();
@@ -156,9 +162,9 @@ impl Limiter {
         // Filled in place: it is large to move.
         let mut planned =
             PlannedRequest { plan: Plan::with_capacity(descriptors), batch: self.batch(descriptors) };
-        let changes = (&*self.overrides, &self.policy);
-        let matches = Matches::of(request, domain, changes, planned.batch.keys(), now);
-        let matches = matches.inspect_err(|_| count_error(served, domain))?;
+        let scratch = planned.batch.keys();
+        let matches = Matches::of(request, domain, &self.overrides, &self.policy, scratch, now);
+        let matches = matches.inspect_err(|_| self.count_error(served, domain))?;
         let hold_account = Some(&self.holds.account);
         let context = plan::Context { stats: &self.stats, closes, names: self.names, hold_account };
         plan::plan(request, &matches, scope, &mut planned, &context);
@@ -184,10 +190,16 @@ impl Limiter {
         let is_applied = batch.is_decided() || self.store.try_apply(batch, now) == Applied::Done;
         let domain = domain.index;
         if !is_applied {
-            let (request, served) = (OwnedRequest::new(request), Arc::clone(served));
-            let waiting = WaitingRequest { request, served, domain, planned, now, token };
-            let waiting = Some(Box::new(waiting));
-            return Ok(wait(Pending { closings, waiting, descriptors }));
+            let waiting = WaitingRequest {
+                request: OwnedRequest::new(request),
+                served: Arc::clone(served),
+                domain,
+                planned,
+                now,
+                token,
+            };
+            let pending = Pending { closings, waiting: Some(Box::new(waiting)), descriptors };
+            return Ok(self.wait(pending, until, is_traced));
         }
         self.remember_over(batch, now);
         let mut answer = self.answer(&request, scope, Some(domain), &planned, None);
@@ -226,24 +238,6 @@ impl Limiter {
         }
     }
 
-    /// A request that only settles or ends.
-    fn only_close(
-        &self,
-        request: &Request<'_>,
-        closings: Option<Closings>,
-        now: Time,
-        wait: impl FnOnce(Pending) -> Decided,
-    ) -> Decided {
-        self.show(request, Holding::Nothing, now);
-        let left = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
-        let descriptors = request.descriptors.len();
-        self.count_closing(request.domain);
-        match left {
-            None => Decided::Answer(Answer::closing(descriptors)),
-            closings => wait(Pending { closings, waiting: None, descriptors }),
-        }
-    }
-
     /// Concludes a decision whose outcomes are set, or follows the failure policy.
     fn conclude(
         &self,
@@ -270,13 +264,11 @@ impl Limiter {
                     policy = OnStoreFailure::Allow;
                 } else {
                     policy = self.unless_unknown(policy, *now);
-                    if let Some(stats) = served.attached.domains.get(*domain) {
-                        stats.count_without_store(policy);
-                    }
+                    self.domain_stats(served, Some(*domain)).count_without_store(policy);
                 }
                 let decision = self.without_store(error, policy, batch, *now);
                 Some(decision.inspect_err(|error| {
-                    count_error(served, known);
+                    self.count_error(served, known);
                     self.failed(&request, error);
                 })?)
             }
@@ -292,13 +284,25 @@ impl Limiter {
         Ok(answer)
     }
 
+    /// The statistics of a domain, by its index, or of all that the rules do not have.
+    fn domain_stats<'s>(&'s self, served: &'s Served, domain: Option<usize>) -> &'s DomainStats {
+        let known = domain.and_then(|domain| served.attached.domains.get(domain));
+        known.map_or(self.stats.unknown_domain(), |stats| stats)
+    }
+
     fn count_closing(&self, domain: &str) {
-        let served = self.source.load();
-        let counted = served.as_ref().and_then(|served| {
-            let index = served.rules.domain(domain)?.index;
-            served.attached.domains.get(index)
-        });
-        counted.map_or(self.stats.unknown_domain(), |stats| stats).count(ResponseCode::Ok, 0, 0);
+        match &*self.source.load() {
+            Some(served) => {
+                let domain = served.rules.domain(domain).map(|domain| domain.index);
+                self.domain_stats(served, domain).count(ResponseCode::Ok, 0, 0);
+            }
+            None => self.stats.unknown_domain().count(ResponseCode::Ok, 0, 0),
+        }
+    }
+
+    fn count_error(&self, served: &Served, domain: Option<&Domain>) {
+        let domain = domain.map(|domain| domain.index);
+        self.domain_stats(served, domain).count(ResponseCode::Error, 0, 0);
     }
 
     /// Counts an error, and logs at most one a second. Store failures are logged elsewhere.
@@ -325,13 +329,10 @@ impl Limiter {
         planned: &PlannedRequest,
         failure: Option<FailureDecision>,
     ) -> Answer {
-        let now = scope.now;
         let conclusion = conclude::conclude(request, scope, planned, &self.stats);
         match (&self.recent, domain) {
-            (Some(recent), Some(_)) => {
-                observe::observe((recent, &self.overrides), scope.served, &conclusion, now);
-            }
-            (Some(recent), None) => observe::observe_unknown_domain(recent, request, now),
+            (Some(recent), Some(_)) => observe::observe(recent, &self.overrides, &conclusion),
+            (Some(recent), None) => observe::observe_unknown_domain(recent, request, scope.now),
             (None, _) => {}
         }
         if let (Some(observer), Some(_)) = (&self.observer, domain) {
@@ -343,14 +344,7 @@ impl Limiter {
         if let (Some(failure), Some(metadata)) = (failure, &mut answer.dynamic_metadata) {
             failure.add_to(metadata);
         }
-        match domain.map(|domain| scope.served.attached.domains.get(domain)) {
-            Some(stats) => {
-                if let Some(stats) = stats {
-                    stats.count(answer.code.into(), descriptors, unmatched);
-                }
-            }
-            None => self.stats.unknown_domain().count(answer.code.into(), descriptors, unmatched),
-        }
+        self.domain_stats(scope.served, domain).count(answer.code.into(), descriptors, unmatched);
         answer
     }
 
@@ -442,10 +436,4 @@ fn decide_blocked(batch: &mut Batch, now: Time) {
 /// The verdict of a check that is not counted.
 fn unused(check: &Check, now: Time) -> Verdict {
     check.limit.algorithm.assumed(false, check.hits, now)
-}
-
-fn count_error(served: &Served, domain: Option<&Domain>) {
-    if let Some(stats) = domain.and_then(|domain| served.attached.domains.get(domain.index)) {
-        stats.count(ResponseCode::Error, 0, 0);
-    }
 }

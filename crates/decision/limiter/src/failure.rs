@@ -34,7 +34,8 @@ impl Limiter {
 
     /// True if `share` may decide requests, so that the number of replicas has to be known.
     pub fn uses_share(&self) -> bool {
-        let (served, now) = (self.source.current(), self.now());
+        let served = self.source.current();
+        let now = self.now();
         let mut domains = served.iter().flat_map(|served| served.rules.domains());
         self.policy.on_store_failure == OnStoreFailure::Share
             || domains.any(|one| self.failure_policy(&one.name, Some(one), now) == OnStoreFailure::Share)

@@ -302,7 +302,8 @@ impl Limiter {
 
     /// What is new does not wait for what was not taken, which is sent again after a pause.
     async fn run_queue(&self, timer: &dyn Timer) {
-        let (queue, mut retry) = (&self.holds.queue, timer.now());
+        let queue = &self.holds.queue;
+        let mut retry = timer.now();
         loop {
             let began = timer.now();
             let mut again = if began < retry { 0 } else { queue.failed() };

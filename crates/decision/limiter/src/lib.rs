@@ -102,7 +102,8 @@ static SETS: AtomicU32 = AtomicU32::new(1);
 pub fn handles(rules: &RuleSet, stats: &Stats, recent: Vec<Arc<RuleInfo>>) -> Handles {
     let mut domains: Vec<_> = rules.domains().collect();
     domains.sort_unstable_by_key(|domain| domain.index);
-    let (mut by_id, mut in_service) = (Vec::new(), Vec::new());
+    let mut by_id = Vec::new();
+    let mut in_service = Vec::new();
     for domain in &domains {
         for (rule, has_fixed_name) in domain.rules() {
             let handle = stats.rule(&domain.name, &rule.full_key);

@@ -59,13 +59,14 @@ struct Reading {
 impl Limiter {
     fn reading(&self, request: &Request<'_>) -> Result<Reading, RequestError> {
         let request = &without_hits(request);
-        let (now, stats) = (self.now(), Stats::new(StatsOptions::default()));
+        let now = self.now();
+        let stats = Stats::new(StatsOptions::default());
         let served = self.source.current().ok_or(RequestError::NoRules)?;
         self.policy.bounds.check(request)?;
         let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
         let domain = served.rules.domain(request.domain);
-        let changes = (&*self.overrides, &self.policy);
-        let mut matches = Matches::of(request, domain, changes, planned.batch.keys(), now)?;
+        let scratch = &mut String::new();
+        let mut matches = Matches::of(request, domain, &self.overrides, &self.policy, scratch, now)?;
         let mut overridden = without_exemptions(&mut matches);
         overridden.resize(request.descriptors.len(), None);
         let hold_account = Some(&self.holds.account);

@@ -44,7 +44,8 @@ impl<'r> Matches<'r> {
     pub(super) fn of(
         request: &Request<'_>,
         domain: Option<&'r Domain>,
-        (overrides, policy): (&Index, &Policy),
+        overrides: &Index,
+        policy: &Policy,
         scratch: &mut String,
         now: Time,
     ) -> Result<Self, RequestError> {
@@ -127,7 +128,7 @@ fn of_request(limit: LimitOverride, descriptor: usize, policy: &Policy) -> Resul
 /// the override does not change are the rule's, with their counters.
 pub fn limits_under(found: &Found, rule: Option<&Rule>, calendar_months: bool, now: Time) -> Option<Limits> {
     let of_rule = rule.and_then(Rule::limits);
-    let is_apart = found.by.is_some();
+    let is_apart = found.is_apart();
     match (found.action, of_rule) {
         // The limit in the response, if the rule has none.
         (Action::Block, None) => Some(Limit::plain(0, Unit::Second).into()),

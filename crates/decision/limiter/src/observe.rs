@@ -3,7 +3,6 @@
 //! Called once a request is concluded. `recent` selects the requests, usually few of them.
 
 use super::{
-    Served,
     answer::Code,
     conclude::Conclusion,
     outcome::LimitOutcome,
@@ -13,7 +12,7 @@ use super::{
 use clock::Time;
 use counters::Decider;
 use limit::Limits;
-use overrides::{Action, Index};
+use overrides::{Action, Found, Index};
 use recent::{
     About, DecidedBy, Decision, HitOutcome, Hits, LimitShown, OverrideShown, Recent, Unmatched, Wanted,
 };
@@ -21,21 +20,14 @@ use recent::{
 /// The maximum number of recorded descriptors of a request. Most requests have one or two.
 const MAX_REFUSED: usize = 4;
 
-pub(super) fn observe(
-    (recent, overrides): (&Recent, &Index),
-    served: &Served,
-    conclusion: &Conclusion<'_, '_>,
-    now: Time,
-) {
-    let wanted = recent.wanted(conclusion.code == Code::OverLimit, conclusion.has_shadowed, now);
-    if wanted.is_nothing() {
-        return;
-    }
+pub(super) fn observe(recent: &Recent, overrides: &Index, conclusion: &Conclusion<'_, '_>) {
+    let is_refused = conclusion.code == Code::OverLimit;
+    let wanted = recent.wanted(is_refused, conclusion.has_shadowed, conclusion.scope.now);
     if let Some(weight) = wanted.hits {
-        note_hits(recent, served, conclusion, weight, now);
+        note_hits(recent, conclusion, weight);
     }
     if wanted.refusal.is_some() || wanted.shadowed.is_some() || wanted.line {
-        note_decisions((recent, overrides), served, conclusion, wanted, now);
+        note_decisions(recent, overrides, conclusion, wanted);
     }
 }
 
@@ -47,8 +39,9 @@ pub(super) fn observe_unknown_domain(recent: &Recent, request: &Request<'_>, now
     }
 }
 
-fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, weight: u32, now: Time) {
+fn note_hits(recent: &Recent, conclusion: &Conclusion<'_, '_>, weight: u32) {
     let request = conclusion.request;
+    let now = conclusion.scope.now;
     for (index, status) in conclusion.statuses.iter().enumerate() {
         let (rule, hits) = match conclusion.planned(index) {
             Planned::Limited(limited) => (limited.rule, limited.hits),
@@ -61,7 +54,8 @@ fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, 
             Planned::Exempt | Planned::Unlimited(_) | Planned::Replaced(_) | Planned::Closes => continue,
         };
         if hits.taken() > 0 {
-            let rule = rule.and_then(|rule| served.attached.recent(rule)).map(|rule| &**rule);
+            let rule =
+                rule.and_then(|rule| conclusion.scope.served.attached.recent(rule)).map(|rule| &**rule);
             let outcome = conclusion.hit_outcome(index, status);
             let hits = Hits { count: hits.taken(), weight, outcome };
             recent.note_hits(rule, request.domain, entries(request, index), hits, now);
@@ -71,14 +65,9 @@ fn note_hits(recent: &Recent, served: &Served, conclusion: &Conclusion<'_, '_>, 
 
 /// Records the descriptors over their limits; for a line of the decision log, all limited descriptors of an allowed
 /// request.
-fn note_decisions(
-    (recent, overrides): (&Recent, &Index),
-    served: &Served,
-    conclusion: &Conclusion<'_, '_>,
-    wanted: Wanted,
-    now: Time,
-) {
+fn note_decisions(recent: &Recent, overrides: &Index, conclusion: &Conclusion<'_, '_>, wanted: Wanted) {
     let code = conclusion.code;
+    let now = conclusion.scope.now;
     let decided = conclusion.statuses.iter().enumerate().filter_map(|(index, status)| {
         let is_shadowed = conclusion.hit_outcome(index, status) == HitOutcome::Shadowed;
         let is_logged = wanted.line && status.code == code;
@@ -91,7 +80,7 @@ fn note_decisions(
         let about = About { is_shadowed, is_blocked };
         // A refused request is logged by what refused it.
         let wanted = Wanted { line: wanted.line && !(is_shadowed && code == Code::OverLimit), ..wanted };
-        let rule = limited.rule.and_then(|rule| served.attached.recent(rule));
+        let rule = limited.rule.and_then(|rule| conclusion.scope.served.attached.recent(rule));
         let domain = conclusion.request.domain;
         let key = [(domain, "")].into_iter().chain(entries(conclusion.request, index));
         recent.note_decision(wanted, about, rule.map(|rule| &**rule), key, now, |decision| {
@@ -103,32 +92,22 @@ fn note_decisions(
             decision.governs = conclusion.governs == Some(index);
             decision.rule = rule.cloned();
             set_outcome(decision, limited, &outcome, conclusion);
-            let is_by_override = decision.decided_by == DecidedBy::Override;
-            let by_override = is_by_override.then(|| shown_override(overrides, conclusion, index, now));
-            decision.by_override = by_override.flatten();
+            let overridden = limited.overridden.as_ref();
+            let overridden = overridden.filter(|_| decision.decided_by == DecidedBy::Override);
+            decision.by_override = overridden.map(|found| shown_override(found, overrides));
         });
     }
 }
 
-/// The override of a descriptor. It is looked up again, so that requests need not copy it.
-fn shown_override(
-    overrides: &Index,
-    conclusion: &Conclusion<'_, '_>,
-    index: usize,
-    now: Time,
-) -> Option<OverrideShown> {
-    let (request, entries) = (&**conclusion.request, conclusion.request.entries(index));
-    let domain = conclusion.scope.served.rules.domain(request.domain)?;
-    let matched = domain.find(entries, &mut String::new());
-    let one = overrides.view(now)?.deciding(request.domain, entries, matched.as_ref())?;
-    let target = &one.target;
+fn shown_override(found: &Found, overrides: &Index) -> OverrideShown {
+    let target = &found.target;
     let entries = target.entries().iter().map(|(key, value)| (key.clone(), value.text().map(Box::from)));
-    Some(OverrideShown {
+    OverrideShown {
         id: overrides.shown_id(target),
         domain: target.domain().into(),
         is_by_entry: target.entry().is_some(),
         entries: entries.collect(),
-    })
+    }
 }
 
 fn set_outcome(

@@ -216,7 +216,9 @@ impl Planner<'_, '_> {
             return Planned::Closes;
         }
         let overridden = matched.overridden();
-        if let Some(found @ Found { action: Action::Allow, .. }) = overridden {
+        if let Some(found) = overridden
+            && found.action == Action::Allow
+        {
             return Planned::Allowed(matched.id(), found.clone());
         }
         let is_blocked = overridden.is_some_and(|found| found.action == Action::Block);
@@ -226,7 +228,8 @@ impl Planner<'_, '_> {
             }
             return matched.id().map_or(Planned::NoLimit, Planned::Unlimited);
         };
-        if let Some(switch @ Found { action: Action::Allow, .. }) = self.switch
+        if let Some(switch) = self.switch
+            && switch.action == Action::Allow
             && !is_blocked
         {
             return Planned::Allowed(matched.id(), switch.clone());
@@ -308,7 +311,7 @@ impl Planner<'_, '_> {
             domain: request.domain,
             entries: request.entries(index),
             matched: matched.matched.as_ref(),
-            own_levels: changing.map_or(0, |found| found.exact_levels),
+            own_levels: changing.map_or(0, Found::exact_levels),
             limit,
         };
         let start = batch.keys().len();
@@ -316,7 +319,7 @@ impl Planner<'_, '_> {
         if context.names {
             end = key.write(scope.now, batch.keys());
             // Callers choose the descriptors that an override by entry meets, so their counters have full keys everywhere.
-            let is_by_entry = changing.is_some_and(|found| found.by.is_some());
+            let is_by_entry = changing.is_some_and(Found::is_apart);
             if scope.policy.full_keys || is_by_entry {
                 end = batch.keys().len();
             }

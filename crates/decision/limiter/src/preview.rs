@@ -48,7 +48,7 @@ pub fn preview(
     let context = plan::Context { stats: &stats, closes: true, names: true, hold_account: None };
     let scope = Scope { served, policy, now };
     let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
-    let matches = Matches::of(request, domain, (overrides, policy), planned.batch.keys(), now)?;
+    let matches = Matches::of(request, domain, overrides, policy, &mut String::new(), now)?;
     plan::plan(request, &matches, scope, &mut planned, &context);
     let PlannedRequest { plan, batch } = &planned;
     let counters = plan.iter().map(|planned| counters(scope, planned, batch)).collect();

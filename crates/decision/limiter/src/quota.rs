@@ -88,7 +88,7 @@ impl Limiter {
     }
 
     pub fn quota_rule(&self, bucket: &QuotaBucket, now: Time) -> QuotaRule {
-        let Some(bucket) = self.plan_bucket(bucket, Hits::Take(0), now) else { return QuotaRule::Allowed };
+        let Some(bucket) = self.plan_bucket(bucket, 0, now) else { return QuotaRule::Allowed };
         let scope = self.scope(&bucket.served, now);
         let Some(limited) = bucket.limited().filter(|limited| !self.never_refuses(limited)) else {
             return QuotaRule::Allowed;
@@ -131,7 +131,7 @@ impl Limiter {
         hits: u64,
         at: Time,
     ) -> Result<Reserved, Reserved> {
-        let Some(mut bucket) = self.plan_bucket(bucket, Hits::Take(0), at) else {
+        let Some(mut bucket) = self.plan_bucket(bucket, 0, at) else {
             return Ok(Reserved::Hits(hits));
         };
         match bucket.limited() {
@@ -165,7 +165,7 @@ impl Limiter {
     /// Gives hits back that were reserved at `at` and not assigned, to the windows that have not ended since.
     pub async fn give_back(self: &Arc<Self>, bucket: &QuotaBucket, hits: u64, at: Time) {
         let now = self.now();
-        let Some(mut bucket) = self.plan_bucket(bucket, Hits::Take(0), at) else { return };
+        let Some(mut bucket) = self.plan_bucket(bucket, 0, at) else { return };
         let lasts = |limit: &limit::Rate| match limit.algorithm {
             Algorithm::FixedWindow(window) => window.period.end(at) > now,
             _ => at.seconds().saturating_add(limit.period().seconds(at)) > now.seconds(),
@@ -190,7 +190,7 @@ impl Limiter {
     }
 
     fn count_reported(&self, bucket: &QuotaBucket, hits: u64, code: ResponseCode, now: Time) {
-        let Some(mut bucket) = self.plan_bucket(bucket, Hits::Take(hits), now) else {
+        let Some(mut bucket) = self.plan_bucket(bucket, hits, now) else {
             self.stats.domain_not_found(&bucket.domain, now);
             return self.stats.unknown_domain().count_reported(code, hits, true);
         };
@@ -233,13 +233,13 @@ impl Limiter {
         let request = &bucket.request;
         let conclusion = conclude::conclude(&request, scope, &bucket.planned, &self.stats);
         if let Some(recent) = &self.recent {
-            observe::observe((recent, &self.overrides), scope.served, &conclusion, now);
+            observe::observe(recent, &self.overrides, &conclusion);
         }
     }
 
     /// Plans a request of these hits in the windows of `at`; `None` if its domain has no rules. A bucket that matches no
     /// rule in any order of its entries has that of their keys.
-    fn plan_bucket<'b>(&self, bucket: &'b QuotaBucket, hits: Hits, at: Time) -> Option<BucketPlan<'b>> {
+    fn plan_bucket<'b>(&self, bucket: &'b QuotaBucket, hits: u64, at: Time) -> Option<BucketPlan<'b>> {
         let served = self.source.current()?;
         let domain = served.rules.domain(&bucket.domain)?;
         let mut entries: Vec<_> = bucket.entries.iter().map(|(key, value)| Entry { key, value }).collect();
@@ -247,16 +247,13 @@ impl Limiter {
         let order = domain.order(&entries);
         let in_order = order.iter().flatten().filter_map(|index| entries.get(*index)).copied();
         let entries = if order.is_some() { in_order.collect() } else { entries.iter().copied().collect() };
-        let (is_negative_hits, Hits::Take(hits) | Hits::Refund(hits)) =
-            (matches!(hits, Hits::Refund(_)), hits);
-        let descriptor =
-            Descriptor { entries, hits_addend: Some(hits), is_negative_hits, ..Descriptor::default() };
+        let descriptor = Descriptor { entries, hits_addend: Some(hits), ..Descriptor::default() };
         let descriptors = [descriptor].into_iter().collect();
         let request = Request { domain: &bucket.domain, descriptors, ..Request::default() };
         // Only a limit that comes with a request can be invalid.
         let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
-        let changes = (&*self.overrides, &self.policy);
-        let matches = Matches::of(&request, Some(domain), changes, planned.batch.keys(), at).ok()?;
+        let scratch = planned.batch.keys();
+        let matches = Matches::of(&request, Some(domain), &self.overrides, &self.policy, scratch, at).ok()?;
         let hold_account = Some(&self.holds.account);
         let context = plan::Context { stats: &self.stats, closes: false, names: self.names, hold_account };
         plan::plan(&request, &matches, self.scope(&served, at), &mut planned, &context);

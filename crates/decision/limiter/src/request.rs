@@ -115,7 +115,8 @@ impl OwnedRequest {
 
     #[expect(clippy::expect_used, reason = "each text was pushed with its end")]
     pub(super) fn borrowed(&self) -> Request<'_> {
-        let (mut start, mut ends) = (0, self.ends.iter());
+        let mut start = 0;
+        let mut ends = self.ends.iter();
         let mut text = || {
             let end = *ends.next().expect("a text of the request");
             &self.texts[std::mem::replace(&mut start, end)..end]

@@ -272,7 +272,8 @@ fn write_line(
             bytes.extend_from_slice(br#","refund":true"#);
         }
         if let Some(limit) = descriptor.limit {
-            let (requests, unit) = (limit.requests_per_unit, limit.unit);
+            let requests = limit.requests_per_unit;
+            let unit = limit.unit;
             // Writing to a Vec cannot fail.
             let _ = write!(bytes, r#","limit":{{"requests_per_unit":{requests},"unit":{unit}"#);
             if let Some(units) = limit.unit_multiplier {

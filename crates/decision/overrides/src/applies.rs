@@ -139,7 +139,8 @@ fn of_descriptor<'r>(target: &Target, domain: &'r Domain) -> Result<Effect<'r>, 
             by_entry(target, key, network)
         ));
     }
-    let (mut level, mut last) = (&domain.root, None);
+    let mut level = &domain.root;
+    let mut last = None;
     for (key, value) in target.entries() {
         let Some(node) = node(level, key, value) else { return Err(unmatched(target, domain, level, key)) };
         (last, level) = (Some(node), &*node.children);

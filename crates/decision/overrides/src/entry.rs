@@ -7,8 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-/// What the value of an override by entry matches.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What the value of an override by entry matches. Of two networks or prefixes that begin alike, the larger one is first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Pattern<'v> {
     Exact(&'v str),
     /// Addresses; a single one is a network with one address.
@@ -108,42 +108,6 @@ pub(super) fn address(value: &str) -> Option<IpAddr> {
     Some(IpAddr::to_canonical(&address))
 }
 
-/// Hashes of the text up to its second dot and up to its third: of the first two and the first three bytes of an IPv4
-/// address. `None` for a text that has a colon before or fewer dots, which is no such address. It costs a third of reading
-/// an address.
-pub(super) fn prefix_hashes(text: &str) -> Option<[u32; 2]> {
-    let bytes = text.as_bytes();
-    let mut first = [0; 16];
-    match bytes.first_chunk() {
-        Some(sixteen) => first = *sixteen,
-        None => first.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from),
-    }
-    let word = u128::from_le_bytes(first);
-    let dots = places(word, b'.');
-    let from_second = dots & dots.wrapping_sub(1);
-    let from_third = from_second & from_second.wrapping_sub(1);
-    let up_to = |dots: u128| word & (dots ^ dots.wrapping_sub(1));
-    let three = up_to(from_third);
-    if from_third == 0 || places(three, b':') != 0 {
-        return None;
-    }
-    Some([up_to(from_second), three].map(hash))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the halves of a word, and the upper half of a product")]
-fn hash(word: u128) -> u32 {
-    let (low, high) = (word as u64, (word >> 64) as u64);
-    let mixed = (low ^ high.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 32) as u32
-}
-
-/// A bit in each byte of the word that is equal to this one; after the first such byte, others may have one.
-fn places(word: u128, byte: u8) -> u128 {
-    const ONES: u128 = u128::from_le_bytes([1; 16]);
-    let zeros = word ^ u128::from_le_bytes([byte; 16]);
-    zeros.wrapping_sub(ONES) & !zeros & (ONES << 7)
-}
-
 /// An IPv4 address, as the parser of the standard library reads it. Requests pay for it: a third of the instructions.
 fn v4(text: &[u8]) -> Option<Ipv4Addr> {
     let (mut address, mut rest) = octet(text)?;
@@ -184,20 +148,6 @@ mod tests {
             text in "([0-9]{0,3}\\.?){0,5}|[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}\\.[0-2]?[0-9]{1,2}.?",
         ) {
             prop_assert_eq!(v4(text.as_bytes()), text.parse().ok(), "{}", text);
-            if let Ok(address) = text.parse::<Ipv4Addr>() {
-                let [first, second, third, _] = address.octets();
-                let [half, _] = prefix_hashes(&format!("{first}.{second}.0.0")).unwrap();
-                let [_, three] = prefix_hashes(&format!("{first}.{second}.{third}.0")).unwrap();
-                prop_assert_eq!(prefix_hashes(&text), Some([half, three]), "{}", text);
-                prop_assert_eq!(prefix_hashes(&format!("{text}:80")), Some([half, three]));
-            }
-        }
-
-        #[test]
-        fn only_an_ipv4_address_has_hashes(
-            text in "\\[?[0-9]{0,2}:{1,2}([0-9a-f]{0,2}:?){0,3}[0-9]{1,2}\\.[0-9]{1,2}\\.[0-9]{1,2}\\.[0-9]{1,2}\\]?",
-        ) {
-            prop_assert_eq!(prefix_hashes(&text), None, "{}", text);
         }
     }
 

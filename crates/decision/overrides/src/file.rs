@@ -128,17 +128,19 @@ pub(super) fn removed(target: &Target) -> Json {
 pub(super) fn read_change(line: &str) -> Result<Override, Quoting> {
     let json: Result<Json, _> = serde_json::from_str(line);
     let mut json = json.map_err(|error| Quoting::new(format!("invalid JSON: {error}")))?;
-    // Expired overrides are read as well, and swept.
     let Some(Json::Object(mut removed)) = json.get_mut("removed").map(Json::take) else {
-        return Override::from_json(&json, Time::default()).map_err(Quoting::new);
+        return Override::from_stored(&json).map_err(Quoting::new);
     };
     removed.insert("action".to_owned(), "allow".into());
-    let one = Override::from_json(&Json::Object(removed), Time::default()).map_err(Quoting::new)?;
+    let one = Override::from_stored(&Json::Object(removed)).map_err(Quoting::new)?;
     Ok(Override { expires: Some(0), ..one })
 }
 
 fn load(path: &Path, mut file: impl io::BufRead, index: &Index) -> Result<(), Vec<String>> {
-    let (mut draft, mut errors, mut line, mut number) = (index.draft(), Vec::new(), Vec::new(), 0_usize);
+    let mut draft = index.draft();
+    let mut errors = Vec::new();
+    let mut line = Vec::new();
+    let mut number = 0_usize;
     loop {
         line.clear();
         number += 1;

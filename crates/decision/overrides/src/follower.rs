@@ -98,7 +98,8 @@ impl Follower {
     /// Follows one subscription until it ends.
     async fn follow_messages(&self, mut messages: Messages<'_>, log: &FailureLog) -> End {
         let timer = &*self.pool.edges().timer;
-        let (mut poll, mut sweep) = (Interval::new(timer, POLL), Interval::new(timer, SWEEP));
+        let mut poll = Interval::new(timer, POLL);
+        let mut sweep = Interval::new(timer, SWEEP);
         loop {
             let done = tokio::select! {
                 // Messages first: they may have the missed change.
@@ -183,7 +184,7 @@ impl Follower {
         }
         let mut draft = self.index.draft();
         let ids = self.add_to(&mut draft, lines.lines());
-        if !self.progress.advance((before, after), ids, || self.index.add(&draft))? {
+        if !self.progress.advance(before, after, ids, || self.index.add(&draft))? {
             return self.catch_up().await;
         }
         self.sweep().await
@@ -191,7 +192,8 @@ impl Follower {
 
     /// Adds lines to a draft, and returns the identifiers of their overrides.
     fn add_to<'l>(&self, draft: &mut Draft, lines: impl Iterator<Item = &'l str>) -> Vec<String> {
-        let (mut ids, mut is_logged) = (Vec::new(), false);
+        let mut ids = Vec::new();
+        let mut is_logged = false;
         for line in lines {
             let added = read_change(line).and_then(|one| {
                 let id = one.target.id();
@@ -211,12 +213,14 @@ impl Follower {
 
     /// Makes one of the overrides here and in Redis: what changed later there is read, and what did here is written back.
     async fn catch_up(&self) -> Result<(), String> {
-        let (own, theirs) = (self.progress.versions(), self.versions_in_redis().await?);
+        let own = self.progress.versions();
+        let theirs = self.versions_in_redis().await?;
         if own.is_of(theirs.at) {
             return Ok(());
         }
         let difference = own.difference(&theirs);
-        let (lost, others) = (self.fields(&difference.here), difference.others);
+        let lost = self.fields(&difference.here);
+        let others = difference.others;
         let draft = if others.is_lt() {
             self.scan(&lost).await?
         } else {
@@ -251,7 +255,8 @@ impl Follower {
     }
 
     async fn versions_in_redis(&self) -> Result<Versions, String> {
-        let (key, versions) = (self.pool.key("overrides"), self.pool.key(VERSIONS));
+        let key = self.pool.key("overrides");
+        let versions = self.pool.key(VERSIONS);
         let mut commands = pipe();
         commands.cmd("HGET").arg(&key).arg(VERSION);
         commands.cmd("ZRANGE").arg(versions).arg(0).arg(-1).arg("WITHSCORES");
@@ -281,7 +286,9 @@ impl Follower {
 
     /// Reads overrides.
     async fn read(&self, ids: &[&String]) -> Result<Draft, String> {
-        let (key, mut draft, mut removed) = (self.pool.key("overrides"), self.index.draft(), HashSet::new());
+        let key = self.pool.key("overrides");
+        let mut draft = self.index.draft();
+        let mut removed = HashSet::new();
         for some in ids.chunks(BATCH) {
             let values: Vec<Option<String>> =
                 self.pool.command(&key, cmd("HMGET").arg(&key).arg(some)).await?;
@@ -300,7 +307,9 @@ impl Follower {
 
     /// Reads the whole hash, except for these overrides. Changes during the read may be missing, and their messages follow.
     async fn scan(&self, own: &[Field]) -> Result<Draft, String> {
-        let (key, mut draft, mut cursor) = (self.pool.key("overrides"), Draft::default(), 0_u64);
+        let key = self.pool.key("overrides");
+        let mut draft = Draft::default();
+        let mut cursor = 0_u64;
         let except: HashSet<_> = own.iter().map(|field| &*field.id).chain([VERSION]).collect();
         loop {
             let mut scan = cmd("HSCAN");

@@ -8,13 +8,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use serde_json::Value as Json;
+
 use super::{
     ChangeError, Kept,
     file::{Journal, removed},
     index::{Draft, Index, MAX_OVERRIDES, MAX_SCOPED},
     model::Override,
     progress::Progress,
-    shared::{Shared, token},
+    shared::{Shared, publish_keys, token},
     sweep,
     target::{Scope, Target},
 };
@@ -65,15 +67,17 @@ impl Keeper {
     ) -> Result<Self, Vec<String>> {
         let journal = file.map(|path| Journal::open(path, &index, edges.clock.now())).transpose()?;
         let storage = journal.map_or(Storage::Memory, |journal| Storage::File(Mutex::new(journal)));
-        let (import, most, edges) = (Mutex::default(), MAX_OVERRIDES, edges.clone());
-        Ok(Self { index, storage, resets, import, most, edges })
+        Ok(Self::new(index, storage, resets, edges.clone()))
     }
 
     /// Overrides in Redis. A [`Follower`](super::follower::Follower) with the same progress reads them.
     pub fn in_redis(index: Arc<Index>, pool: CommandPool, progress: Arc<Progress>) -> Self {
-        let (import, most, edges) = (Mutex::default(), MAX_OVERRIDES, pool.edges().clone());
-        let storage = Storage::Redis(Shared { pool, progress });
-        Self { index, storage, resets: None, import, most, edges }
+        let edges = pool.edges().clone();
+        Self::new(index, Storage::Redis(Shared { pool, progress }), None, edges)
+    }
+
+    fn new(index: Arc<Index>, storage: Storage, resets: Option<ResetLog>, edges: Edges) -> Self {
+        Self { index, storage, resets, import: Mutex::default(), most: MAX_OVERRIDES, edges }
     }
 
     /// The same with another maximum of overrides.
@@ -115,23 +119,28 @@ impl Keeper {
 
     /// Sets an override, which replaces the one for the same target.
     pub async fn set(&self, one: &Override) -> Result<Kept, ChangeError> {
-        if self.index.len() >= self.most && self.index.get(&one.target).is_none() {
-            return Err(self.full());
-        }
         if self.index.get(&one.target).is_none() {
+            if self.index.len() >= self.most {
+                return Err(self.full());
+            }
             self.check_scoped(std::slice::from_ref(one))?;
         }
         // The index must accept it before it is written.
         self.index.add_to(&mut self.index.draft(), one.clone()).map_err(ChangeError::Invalid)?;
-        match &self.storage {
-            Storage::Memory => {}
-            Storage::File(journal) => {
-                lock(journal).append(&one.to_stored(), &self.index).map_err(unwritable)?;
-            }
-            Storage::Redis(shared) => return shared.set(one, &self.index).await,
+        if let Storage::Redis(shared) = &self.storage {
+            return shared.set(one, &self.index).await;
         }
+        self.append(&one.to_stored())?;
         self.index.set(one).map_err(ChangeError::Invalid)?;
         Ok(Kept::Stored)
+    }
+
+    /// Appends a change to the file, if there is one.
+    fn append(&self, change: &Json) -> Result<(), ChangeError> {
+        match &self.storage {
+            Storage::File(journal) => lock(journal).append(change, &self.index).map_err(unwritable),
+            Storage::Memory | Storage::Redis(_) => Ok(()),
+        }
     }
 
     /// Checks that there is room for these overrides by entry and switches.
@@ -188,13 +197,10 @@ impl Keeper {
             let shown = target.shown(self.index.values());
             return Err(ChangeError::NotFound(format!("no override for {shown}")));
         }
-        match &self.storage {
-            Storage::Memory => {}
-            Storage::File(journal) => {
-                lock(journal).append(&removed(target), &self.index).map_err(unwritable)?;
-            }
-            Storage::Redis(shared) => return shared.remove(target, &self.index).await,
+        if let Storage::Redis(shared) = &self.storage {
+            return shared.remove(target, &self.index).await;
         }
+        self.append(&removed(target))?;
         self.index.remove(target);
         Ok(Kept::Stored)
     }
@@ -277,13 +283,13 @@ impl Keeper {
         let before = self.index.checkpoint();
         self.index.add(&draft).map_err(ChangeError::Invalid)?;
         if self.index.len() > self.most {
-            self.index.roll_back(before);
+            self.index.roll_back(&before);
             return Err(self.full());
         }
         if let Storage::File(journal) = &self.storage
             && let Err(error) = lock(journal).rewrite(&self.index)
         {
-            self.index.roll_back(before);
+            self.index.roll_back(&before);
             return Err(unwritable(error));
         }
         Ok(draft.count as u64)
@@ -301,7 +307,7 @@ impl Keeper {
     /// Notifies the replicas, and returns how many heard of it if that is known.
     pub async fn announce_reset(&self, full_keys: &[String]) -> Result<Option<u64>, String> {
         match (&self.storage, &self.resets) {
-            (Storage::Redis(shared), _) => shared.announce_reset(full_keys).await.map(Some),
+            (Storage::Redis(shared), _) => publish_keys(&shared.pool, "reset", full_keys).await.map(Some),
             (_, Some(resets)) => resets.announce(&Resets::Of(full_keys.to_vec())).await.map(|()| None),
             (Storage::Memory | Storage::File(_), None) => Ok(None),
         }

@@ -39,6 +39,8 @@ pub enum Action {
     Shadow,
     /// The limits of the matching rule, or the one that the override names, times this.
     Scale(Percent),
+    /// The failure policy of a domain, whose requests are counted as always.
+    OnStoreFailure(OnStoreFailure),
 }
 
 /// A part or a multiple, from 1% to 10,000%.
@@ -87,6 +89,8 @@ pub const MAX_JSON: usize = 1 << 20;
 /// The last second at which an override can expire: the end of 2099.
 const LAST_SECOND: u64 = 4_102_444_799;
 
+const ON_STORE_FAILURE: &str = "on_store_failure";
+
 /// The fields of JSON, and the columns of CSV, that are accepted.
 pub(super) const INPUT_FIELDS: [&str; 15] = [
     "id",
@@ -122,16 +126,18 @@ pub struct Input {
 }
 
 impl Action {
-    /// The names of the actions, in the order of [`index`](Self::index).
+    /// The names of the actions on requests, in the order of [`index`](Self::index).
     pub const NAMES: [&str; 5] = ["limit", "block", "allow", "shadow", "scale"];
 
-    pub const fn index(self) -> usize {
+    /// `None` for a failure policy.
+    pub const fn index(self) -> Option<usize> {
         match self {
-            Self::Limit { .. } => 0,
-            Self::Block => 1,
-            Self::Allow => 2,
-            Self::Shadow => 3,
-            Self::Scale(_) => 4,
+            Self::Limit { .. } => Some(0),
+            Self::Block => Some(1),
+            Self::Allow => Some(2),
+            Self::Shadow => Some(3),
+            Self::Scale(_) => Some(4),
+            Self::OnStoreFailure(_) => None,
         }
     }
 
@@ -146,13 +152,16 @@ impl Action {
     }
 
     pub fn name(self) -> &'static str {
-        Self::NAMES[self.index()]
+        self.index().map_or(ON_STORE_FAILURE, |index| Self::NAMES[index])
     }
 
     /// Adds the action, the limit that it changes and the expiry to the JSON of an override.
     pub fn add_to_json(self, limit_name: Option<&str>, expires: Option<u32>, fields: &mut Map<String, Json>) {
         let mut add = |name: &str, value: Json| fields.insert(name.to_owned(), value);
-        add("action", self.name().into());
+        match self {
+            Self::OnStoreFailure(policy) => add(ON_STORE_FAILURE, policy.name().into()),
+            _ => add("action", self.name().into()),
+        };
         if let Self::Limit { requests_per_unit, unit, calendar } = self {
             add("requests_per_unit", requests_per_unit.into());
             add("unit", unit.name().into());
@@ -166,17 +175,13 @@ impl Action {
         if let Some(name) = limit_name {
             add("name", name.into());
         }
-        add_end(expires, fields);
+        if let Some(end) = expires {
+            add("expires_at", timestamp(end).into());
+        }
     }
 }
 
-fn add_end(expires: Option<u32>, fields: &mut Map<String, Json>) {
-    if let Some(end) = expires {
-        fields.insert("expires_at".to_owned(), timestamp(end).into());
-    }
-}
-
-/// `limit 100 per minute`, `limit "burst": 100 per minute`, `scale "burst" to 50%`, `block`.
+/// `limit 100 per minute`, `limit "burst": 100 per minute`, `scale "burst" to 50%`, `block`, `on store failure deny`.
 pub fn in_words(action: Action, limit_name: Option<&str>) -> String {
     let named = |end: &str| limit_name.map(|name| format!(" {name:?}{end}")).unwrap_or_default();
     match action {
@@ -185,12 +190,10 @@ pub fn in_words(action: Action, limit_name: Option<&str>) -> String {
             format!("limit{} {}", named(":"), limit::in_words(requests_per_unit, unit, 1, calendar))
         }
         Action::Scale(percent) => format!("scale{} to {percent}", named("")),
+        Action::OnStoreFailure(policy) => format!("on store failure {}", policy.name()),
         other => other.name().to_owned(),
     }
 }
-
-/// The number by which the policy `share` is told from `local`.
-const SHARED: u64 = 1;
 
 impl Override {
     pub fn is_over(&self, now: Time) -> bool {
@@ -214,37 +217,15 @@ impl Override {
 
     /// The policy, if it changes the failure policy of a domain.
     pub fn on_store_failure(&self) -> Option<OnStoreFailure> {
-        // A policy is kept as the action that resembles it. Older replicas read `share` as `local`.
-        (self.target.scope() == Scope::StoreFailure).then_some(match self.action {
-            Action::Allow => OnStoreFailure::Allow,
-            Action::Block => OnStoreFailure::Deny,
-            Action::Limit { requests_per_unit: SHARED, .. } => OnStoreFailure::Share,
-            Action::Limit { .. } | Action::Scale(_) => OnStoreFailure::Local,
-            Action::Shadow => OnStoreFailure::Error,
-        })
-    }
-
-    /// The action that [`on_store_failure`](Self::on_store_failure) reads as this policy.
-    const fn of_policy(policy: OnStoreFailure) -> Action {
-        match policy {
-            OnStoreFailure::Allow => Action::Allow,
-            OnStoreFailure::Deny => Action::Block,
-            OnStoreFailure::Local => {
-                Action::Limit { requests_per_unit: 0, unit: Unit::Second, calendar: None }
-            }
-            OnStoreFailure::Share => {
-                Action::Limit { requests_per_unit: SHARED, unit: Unit::Second, calendar: None }
-            }
-            OnStoreFailure::Error => Action::Shadow,
+        match self.action {
+            Action::OnStoreFailure(policy) => Some(policy),
+            _ => None,
         }
     }
 
     /// The effect in a word or two: `limit 100 per minute`, `block`, `on store failure deny`.
     pub fn effect(&self) -> String {
-        self.on_store_failure().map_or_else(
-            || in_words(self.action, self.limit_name.as_deref()),
-            |policy| format!("on store failure {}", policy.name()),
-        )
+        in_words(self.action, self.limit_name.as_deref())
     }
 
     pub fn to_json(&self) -> Json {
@@ -253,38 +234,36 @@ impl Override {
 
     /// The override as JSON, with its target and its identifier as they are shown.
     pub fn to_json_as(&self, shown: &ShownTarget, id: String) -> Json {
-        let mut fields = shown.to_json();
-        fields.insert("id".to_owned(), id.into());
-        match self.on_store_failure() {
-            None => self.add_action(&mut fields),
-            Some(policy) => {
-                fields.insert("on_store_failure".to_owned(), policy.name().into());
-                add_end(self.expires, &mut fields);
-            }
-        }
-        self.add_notes(&mut fields);
-        Json::Object(fields)
+        self.with_target(shown.to_json(), id)
     }
 
-    /// The JSON in the file and in Redis, which [`from_json`](Self::from_json) reads.
+    /// The JSON in the file and in Redis, which [`from_stored`](Self::from_stored) reads.
     pub(super) fn to_stored(&self) -> Json {
-        let mut fields = self.target.to_stored();
-        fields.insert("id".to_owned(), self.target.id().into());
-        self.add_action(&mut fields);
-        self.add_notes(&mut fields);
-        Json::Object(fields)
+        self.with_target(self.target.to_stored(), self.target.id())
     }
 
-    fn add_action(&self, fields: &mut Map<String, Json>) {
-        self.action.add_to_json(self.limit_name.as_deref(), self.expires, fields);
-    }
-
-    fn add_notes(&self, fields: &mut Map<String, Json>) {
+    fn with_target(&self, mut fields: Map<String, Json>, id: String) -> Json {
+        fields.insert("id".to_owned(), id.into());
+        self.action.add_to_json(self.limit_name.as_deref(), self.expires, &mut fields);
         for (name, text) in [("reason", &self.reason), ("by", &self.by)] {
             if !text.is_empty() {
                 fields.insert(name.to_owned(), (**text).into());
             }
         }
+        Json::Object(fields)
+    }
+
+    /// Reads the JSON in the file and in Redis. Expired overrides are read as well.
+    pub(super) fn from_stored(json: &Json) -> Result<Self, String> {
+        let fields = object(json)?;
+        let Some(policy) = text_of(fields, "", ON_STORE_FAILURE)? else {
+            return Self::from_json(json, Time::default());
+        };
+        let mut others = fields.clone();
+        others.remove(ON_STORE_FAILURE);
+        others.insert("action".to_owned(), "allow".into());
+        let one = Self::from_json(&Json::Object(others), Time::default())?;
+        Ok(Self { action: policy_named(policy)?, ..one })
     }
 
     /// Reads an override from JSON. `for` is an alternative to `expires_at` and counts from `now`.
@@ -310,22 +289,11 @@ impl Override {
         check_fields(fields, "", &SWITCH_FIELDS)?;
         let text = |name| text_of(fields, "", name);
         let domain = text("domain")?.ok_or("domain is missing; expected the domain of a rules file")?;
-        let (scope, action) = match (text("action")?, text("on_store_failure")?) {
-            (Some(name), None) => (Scope::Domain, action_named(name).ok()),
-            (None, Some(name)) => {
-                let policy = OnStoreFailure::ALL.into_iter().find(|policy| policy.name() == name);
-                (Scope::StoreFailure, policy.map(Self::of_policy))
-            }
+        let (scope, action) = match (text("action")?, text(ON_STORE_FAILURE)?) {
+            (Some(name), None) => (Scope::Domain, action_named(name).map_err(|_| SWITCHES.to_owned())?),
+            (None, Some(name)) => (Scope::StoreFailure, policy_named(name)?),
             _ => return Err("expected either action or on_store_failure".to_owned()),
         };
-        let action = action.ok_or_else(|| match scope {
-            Scope::StoreFailure => format!(
-                "on_store_failure: expected {}, got {:?}",
-                OnStoreFailure::ALL.map(OnStoreFailure::name).join(", "),
-                cut(text("on_store_failure").ok().flatten().unwrap_or_default())
-            ),
-            _ => SWITCHES.to_owned(),
-        })?;
         Self::from_fields(Target::of_domain(domain, scope)?, action, fields, now)
     }
 
@@ -338,9 +306,11 @@ impl Override {
         if target.scope() == Scope::Domain && !matches!(action, Action::Allow | Action::Shadow) {
             return Err(SWITCHES.to_owned());
         }
+        let action = if target.scope() == Scope::StoreFailure { as_policy(action) } else { action };
         let text = |name| text_of(fields, "", name);
         let expires = expiry(text("expires_at")?, text("for")?, now)?;
-        let (reason, by) = (text("reason")?.unwrap_or_default(), text("by")?.unwrap_or_default());
+        let reason = text("reason")?.unwrap_or_default();
+        let by = text("by")?.unwrap_or_default();
         check_length("reason", reason)?;
         check_length("by", by)?;
         let limit_name = text("name")?.map(Arc::from);
@@ -372,7 +342,7 @@ const SWITCH_FIELDS: [&str; 10] = [
     "id",
     "domain",
     "action",
-    "on_store_failure",
+    ON_STORE_FAILURE,
     "expires_at",
     "for",
     "reason",
@@ -406,6 +376,26 @@ fn action(fields: &Map<String, Json>) -> Result<Action, String> {
             Err(format!("{field}: the action {name} has no limit; remove the field, or use the action limit"))
         }
     }
+}
+
+/// The policy that the first builds stored as this action.
+const fn as_policy(action: Action) -> Action {
+    Action::OnStoreFailure(match action {
+        Action::OnStoreFailure(policy) => policy,
+        Action::Allow => OnStoreFailure::Allow,
+        Action::Block => OnStoreFailure::Deny,
+        Action::Shadow => OnStoreFailure::Error,
+        Action::Limit { requests_per_unit: 1, .. } => OnStoreFailure::Share,
+        Action::Limit { .. } | Action::Scale(_) => OnStoreFailure::Local,
+    })
+}
+
+fn policy_named(name: &str) -> Result<Action, String> {
+    let policy = OnStoreFailure::ALL.into_iter().find(|policy| policy.name() == name);
+    policy.map(Action::OnStoreFailure).ok_or_else(|| {
+        let expected = OnStoreFailure::ALL.map(OnStoreFailure::name).join(", ");
+        format!("on_store_failure: expected {expected}, got {:?}", cut(name))
+    })
 }
 
 /// An action without a limit.
@@ -456,7 +446,8 @@ fn calendar_of_json(json: &Json, unit: Unit) -> Result<Calendar, String> {
                 let wrong = || format!("calendar.anchor_day: expected 1 to 31, got {}", cut_display(day));
                 day.as_u64().ok_or_else(wrong)
             });
-            let (time_zone, week_start) = (text("time_zone")?, text("week_start")?);
+            let time_zone = text("time_zone")?;
+            let week_start = text("week_start")?;
             WrittenCalendar { time_zone, week_start, anchor_day: day.transpose()? }
         }
         other => {

@@ -93,19 +93,12 @@ impl Progress {
     /// Puts a change in force that follows from the version `before`. False if that is not the version in force.
     pub(super) fn advance(
         &self,
-        (before, to): (u64, u64),
+        before: u64,
+        to: u64,
         ids: Vec<String>,
         change: impl FnOnce() -> Result<(), String>,
     ) -> Result<bool, String> {
-        let mut followed = lock(&self.followed);
-        if !followed.versions.is_of(before) {
-            return Ok(false);
-        }
-        change()?;
-        followed.versions.advance(to, ids);
-        drop(followed);
-        self.changed.notify_waiters();
-        Ok(true)
+        self.follow(|versions| versions.is_of(before), change, |versions| versions.advance(to, ids))
     }
 
     /// Puts overrides in force with their versions, which were merged when the version in force was `own`. False if it is
@@ -116,15 +109,24 @@ impl Progress {
         merged: Versions,
         change: impl FnOnce() -> Result<(), String>,
     ) -> Result<bool, String> {
+        self.follow(|versions| versions.at == own, change, |versions| *versions = merged)
+    }
+
+    fn follow(
+        &self,
+        is_expected: impl FnOnce(&Versions) -> bool,
+        change: impl FnOnce() -> Result<(), String>,
+        advance: impl FnOnce(&mut Versions),
+    ) -> Result<bool, String> {
         let mut followed = lock(&self.followed);
-        if followed.versions.at != own {
+        if !is_expected(&followed.versions) {
             return Ok(false);
         }
         change()?;
-        if !merged.is_ahead() {
+        advance(&mut followed.versions);
+        if !followed.versions.is_ahead() {
             followed.owed.clear();
         }
-        followed.versions = merged;
         drop(followed);
         self.changed.notify_waiters();
         Ok(true)

@@ -225,10 +225,6 @@ impl Shared {
         }
     }
 
-    pub(super) async fn announce_reset(&self, full_keys: &[String]) -> Result<u64, String> {
-        publish_keys(&self.pool, "reset", full_keys).await
-    }
-
     /// Waits until a version is in force in this process. Returns false if it is not.
     async fn reaches(&self, version: u64, patience: Duration) -> bool {
         self.progress.reaches(version, patience, &*self.pool.edges().timer).await
@@ -250,7 +246,9 @@ pub(super) async fn publish_keys(
     event: &str,
     full_keys: &[String],
 ) -> Result<u64, String> {
-    let (channel, mut rest, mut least) = (channel(pool), full_keys, u64::MAX);
+    let channel = channel(pool);
+    let mut rest = full_keys;
+    let mut least = u64::MAX;
     while !rest.is_empty() {
         // A byte of a key, which callers choose, takes up to six in JSON.
         let mut bytes = 0;
@@ -325,7 +323,8 @@ pub(super) async fn replace(
     index: &Index,
     seconds: u64,
 ) -> Result<Replaced, String> {
-    let (committing, commit) = (pool.key(COMMITTING), token(&*pool.edges().random));
+    let committing = pool.key(COMMITTING);
+    let commit = token(&*pool.edges().random);
     let mut begin = cmd("SET");
     begin.arg(&committing).arg(&commit).arg("NX").arg("EX").arg(seconds);
     if pool.command::<Option<String>>(&committing, &begin).await?.is_none() {
@@ -346,7 +345,8 @@ async fn switch(
     index: &Index,
     (commit, seconds): (&str, u64),
 ) -> Result<Option<u64>, String> {
-    let (key, committing) = (pool.key("overrides"), pool.key(COMMITTING));
+    let key = pool.key("overrides");
+    let committing = pool.key(COMMITTING);
     let [merged, old] = ["merged", "old"].map(|name| pool.key(&format!("overrides:{name}:{commit}")));
     let mut length = 0;
     if let Some((import, overrides)) = import {
@@ -354,7 +354,8 @@ async fn switch(
         pool.command::<()>(import, cmd("RENAME").arg(import).arg(&merged)).await?;
         length = overrides;
     }
-    let (snapshot, mut some) = (index.checkpoint(), Vec::with_capacity(BATCH));
+    let snapshot = index.checkpoint();
+    let mut some = Vec::with_capacity(BATCH);
     let mut all = snapshot.all().peekable();
     while let Some(one) = all.next() {
         some.push(one);

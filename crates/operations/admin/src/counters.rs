@@ -13,7 +13,7 @@ use api::{Calendar, CounterLimit, Counters, CountersReset, ResetCounters};
 use limit::calendar::CalendarFields;
 use limiter::{CounterState, Descriptor, Entry, Request, RequestError};
 use overrides::{
-    Found, Target, Value,
+    Target, Value,
     target::{Entries, entries_of_json, entries_of_text},
 };
 
@@ -23,8 +23,12 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let counters = api.managed.limiter.counters(&request(&target)).await.map_err(problem)?;
     let counters = counters.into_iter().next().unwrap_or_default();
     let rule = counters.rule.as_deref();
-    let current = counters.overridden.map(|Found { action, limit_name, expires, by, .. }| {
-        by.map_or_else(|| effect_shown(action, limit_name.as_deref(), expires), |by| as_api(by.to_json()))
+    let current = counters.overridden.map(|found| {
+        if found.is_apart() {
+            as_api(found.to_json())
+        } else {
+            effect_shown(found.action, found.limit_name.as_deref(), found.expires)
+        }
     });
     Reply::json(
         api,

@@ -116,10 +116,11 @@ impl Api {
         let index = self.managed.keeper.index();
         let of = |(switch, is_here): (Arc<Override>, bool)| {
             let why = match switch.action {
-                _ if switch.on_store_failure().is_some() => return None,
                 Action::Allow => Why::DomainAllow,
                 Action::Shadow => Why::DomainShadow,
-                Action::Limit { .. } | Action::Block | Action::Scale(_) => return None,
+                Action::Limit { .. } | Action::Block | Action::Scale(_) | Action::OnStoreFailure(_) => {
+                    return None;
+                }
             };
             let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
             let one = NotEnforced {

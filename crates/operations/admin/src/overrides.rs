@@ -196,7 +196,7 @@ fn limits(api: &Api, served: &Served, one: &Override, rule: Option<&Rule>) -> [L
     let index = api.managed.keeper.index();
     let now = SystemClock.now();
     let before = in_force_for(index, served, &one.target, now);
-    let in_force = |one: Option<&Arc<Override>>| {
+    let in_force = |one: Option<Arc<Override>>| {
         let found = one.map(|one| Found::new(one, index.time(now)));
         let replacing = found.as_ref().and_then(|found| api.managed.limiter.limits_under(found, rule, now));
         let action = found.as_ref().map(|found| found.action).filter(|action| !action.changes_limits());
@@ -208,7 +208,7 @@ fn limits(api: &Api, served: &Served, one: &Override, rule: Option<&Rule>) -> [L
             limits: limits.map(|limit| limit_shown(limit, now)).collect(),
         }
     };
-    [in_force(before.as_ref()), in_force(Some(&Arc::new(one.clone())))]
+    [in_force(before), in_force(Some(Arc::new(one.clone())))]
 }
 
 /// The override that decides for a target now: of one value, that which its requests meet, else that for the same target.

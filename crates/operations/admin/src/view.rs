@@ -157,7 +157,7 @@ pub(super) fn deciding(
 ) -> Option<Arc<::overrides::Override>> {
     let view = index.view(now)?;
     let matched = served.rules.domain(domain)?.find(entries, &mut String::new());
-    view.deciding(domain, entries, matched.as_ref())
+    Some(view.find(domain, entries, matched.as_ref())?.one)
 }
 
 /// The view of all replicas: the others as they were published, and this one as it is.

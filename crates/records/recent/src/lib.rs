@@ -166,12 +166,6 @@ pub struct About {
     pub is_blocked: bool,
 }
 
-impl Wanted {
-    pub fn is_nothing(self) -> bool {
-        self.hits.is_none() && self.refusal.is_none() && self.shadowed.is_none() && !self.line
-    }
-}
-
 impl Recent {
     /// Tables for this many workers, with `KEY_VALUES` and `DECISION_LOG`.
     pub fn new(shards: ShardCount, values: KeyValues, logged: Option<Logged>) -> Self {

@@ -152,7 +152,7 @@ fn decision(conclusion: &Conclusion<'_, '_>, index: usize) -> Metadata {
 
 /// `{action, expiresAt?, entry?, domain?}` of an operator's override; the domain is that of a switch.
 fn of_override(found: &Found) -> Value {
-    let target = found.by.as_ref().map(|by| &by.target);
+    let target = found.is_apart().then_some(&found.target);
     let entry = target.filter(|target| target.entry().is_some()).map(|target| target.plain().descriptor());
     Value::Map(fields([
         ("action", Some(text(found.action.name()))),

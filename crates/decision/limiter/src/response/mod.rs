@@ -40,7 +40,8 @@ pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     response_headers.extend(content_type);
     let body = body.unwrap_or_default().into_boxed_str();
     let dynamic_metadata = metadata::metadata(&conclusion).map(Box::new);
-    let (code, statuses) = (conclusion.code, conclusion.statuses);
+    let code = conclusion.code;
+    let statuses = conclusion.statuses;
     Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, hold: None }
 }
 
@@ -129,12 +130,14 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
     for index in late.into_iter().chain(0..conclusion.planned.plan.len()) {
         add_policies(conclusion, index, &mut shown);
     }
-    let (mut policies, mut states) = (String::new(), String::new());
+    let mut policies = String::new();
+    let mut states = String::new();
     for ShownPolicy { policy, limit, outcome } in &shown {
         policies.push_str(separator(&policies));
         policy.write(limit, conclusion.scope.now, &mut policies);
         if let Some(outcome) = outcome {
-            let (separator, name) = (separator(&states), policy.name());
+            let separator = separator(&states);
+            let name = policy.name();
             // Writing to a String cannot fail.
             let _ = write!(states, "{separator}{name};r={}", FieldInteger(outcome.verdict.remaining));
             if let Some(seconds) = outcome.seconds_until_more() {
@@ -157,7 +160,8 @@ fn add_policies<'a>(conclusion: &Conclusion<'a, '_>, index: usize, shown: &mut V
             policy = Cow::Owned(policy.in_force(limit));
         }
         let outcome = std::ptr::eq(written, governing.written).then_some(governing);
-        let (new, has_room) = (ShownPolicy { policy, limit, outcome }, shown.len() < MAX_SHOWN);
+        let new = ShownPolicy { policy, limit, outcome };
+        let has_room = shown.len() < MAX_SHOWN;
         match shown.iter_mut().find(|known| known.policy.name() == new.policy.name()) {
             Some(known) => {
                 let replaces = match (&new.outcome, &known.outcome) {

@@ -4,12 +4,11 @@
 //! takes effect as a whole. Its overrides are in shards, which are hash tables; a change copies the table of one shard,
 //! which has a thousand overrides of a million. Without overrides a lookup is one branch. Nothing here does I/O.
 //!
-//! The shape of an override is its domain, its keys, and which of its levels have a value. The lookup of a descriptor
-//! with other keys ends after one access to a small table. Overrides by entry and switches of domains have tables of their
-//! own (`scoped`).
+//! The lookup of a descriptor whose keys no override has usually ends after a bit. An override may leave the values of levels to the
+//! rule: a descriptor is looked up once for each set of such levels that any override has, of which there are few. Overrides by
+//! entry and switches of domains have tables of their own (`scoped`).
 
 mod scoped;
-mod shapes;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -30,8 +29,7 @@ use ring::{hmac, rand};
 pub use self::view::{Found, View};
 use self::{
     scoped::Scoped,
-    shapes::{Shapes, hash_target},
-    shard::Shard,
+    shard::{LevelsOfRule, Shard, hash_target, levels_of_rule},
 };
 use super::{
     model::{Action, Override},
@@ -47,6 +45,9 @@ pub(crate) const MAX_OVERRIDES: usize = 2_000_000;
 
 /// Maximum number of overrides by entry and switches: their tables are made anew for each change.
 pub(crate) const MAX_SCOPED: usize = 100_000;
+
+/// Maximum number of sets of levels whose values overrides leave to the rule. A lookup may try each of them.
+const MAX_LEVELS_OF_RULE: usize = 16;
 
 /// Enough shards that the one that a change copies is small.
 const SHARDS: usize = 1024;
@@ -94,8 +95,6 @@ impl Usage {
 
 #[derive(Clone, Default)]
 pub(super) struct Snapshot {
-    /// Those of all overrides that are not in `scoped`.
-    shapes: Arc<Shapes>,
     /// Empty, or [`SHARDS`] and that of [`SCOPED`].
     shards: Box<[Arc<Shard>]>,
     /// The tables of the last shard, and of the switches of this replica.
@@ -104,16 +103,21 @@ pub(super) struct Snapshot {
     here: Arc<Vec<Arc<Override>>>,
     /// The number of overrides that are not in `scoped`.
     descriptors: usize,
+    /// Those of all these overrides, in the order in which a descriptor is looked up: the fewest levels first, and of several
+    /// with as many the later levels.
+    levels_of_rule: Vec<LevelsOfRule>,
+    /// The [bits](shard::bit_of_keys) of the keys of all of them.
+    bits_of_keys: u64,
 }
 
 /// Overrides that will be added together, or replace all others. It belongs to one index. That of [`Index::draft`] begins
-/// with the shapes in force; an empty one is for [`Index::replace`].
+/// with the levels in force; an empty one is for [`Index::replace`].
 #[derive(Default)]
 pub struct Draft {
     /// For each shard its overrides, with the hashes of their targets.
     shards: Vec<Vec<(u64, Arc<Override>)>>,
     /// Those in force when the draft began, and its own.
-    shapes: Arc<Shapes>,
+    levels_of_rule: Vec<LevelsOfRule>,
     pub(super) count: usize,
 }
 
@@ -239,7 +243,7 @@ impl Index {
 
     pub fn switches(&self) -> Vec<Arc<Override>> {
         let snapshot = self.snapshot.load_full();
-        let scoped = snapshot.shards.get(SCOPED).into_iter().flat_map(|shard| shard.iter());
+        let scoped = snapshot.scoped_shard().into_iter().flat_map(Shard::iter);
         scoped.filter(|one| one.target.scope().is_switch()).cloned().collect()
     }
 
@@ -248,11 +252,12 @@ impl Index {
         let mut next = Snapshot::clone(&self.snapshot.load());
         change(Arc::make_mut(&mut next.here));
         next.scoped = next.make_scoped();
-        self.publish(Arc::new(next));
+        self.publish(next);
     }
 
     pub fn get(&self, target: &Target) -> Option<Arc<Override>> {
-        let (hash, snapshot) = (hash_target(target, &self.hasher), self.snapshot.load());
+        let hash = hash_target(target, &self.hasher);
+        let snapshot = self.snapshot.load();
         let shard = snapshot.shards.get(shard_of(target.scope(), hash))?;
         shard.find(hash, |one| one.target == *target).cloned()
     }
@@ -280,7 +285,8 @@ impl Index {
     }
 
     pub fn draft(&self) -> Draft {
-        Draft { shards: Vec::new(), shapes: self.snapshot.load().shapes.clone(), count: 0 }
+        let levels_of_rule = self.snapshot.load().levels_of_rule.clone();
+        Draft { shards: Vec::new(), levels_of_rule, count: 0 }
     }
 
     /// Adds an override to a draft. A later one for the same target replaces an earlier one.
@@ -289,12 +295,20 @@ impl Index {
         if draft.count >= MAX_OVERRIDES {
             return Err(format!("more than {MAX_OVERRIDES} overrides"));
         }
-        let (scope, hash) = (one.target.scope(), hash_target(&one.target, &self.hasher));
-        if scope == Scope::Descriptor && !draft.shapes.has(&one.target, &self.hasher) {
-            draft.shapes.check_room(&one.target, &self.hasher)?;
-            Arc::make_mut(&mut draft.shapes).add(&one.target, &self.hasher);
+        let scope = one.target.scope();
+        let levels_of_rule = levels_of_rule(&one.target);
+        if scope == Scope::Descriptor && !draft.levels_of_rule.contains(&levels_of_rule) {
+            if draft.levels_of_rule.len() >= MAX_LEVELS_OF_RULE {
+                return Err(format!(
+                    "{}: more than {MAX_LEVELS_OF_RULE} different combinations of keys with and without a value; use the \
+                     keys of the rules, in their order",
+                    one.target.plain()
+                ));
+            }
+            draft.levels_of_rule.push(levels_of_rule);
         }
         draft.shards.resize_with(SHARDS + 1, Vec::new);
+        let hash = hash_target(&one.target, &self.hasher);
         draft.shards[shard_of(scope, hash)].push((hash, one));
         draft.count += 1;
         Ok(())
@@ -319,19 +333,13 @@ impl Index {
         let _changing = lock(&self.changing);
         let mut next = begin(&self.snapshot.load());
         for (at, new) in draft.shards.iter().enumerate().filter(|(_, new)| !new.is_empty()) {
-            next.change(at, |shard, shapes| {
-                shard.set(new, &self.hasher, |target| {
-                    if at != SCOPED {
-                        Arc::make_mut(shapes).add(target, &self.hasher);
-                    }
-                });
-            });
+            next.change(at, |shard| shard.set(new, &self.hasher));
         }
-        let count = next.len();
+        let count = next.all_shards().map(Shard::len).sum::<usize>();
         if count > MAX_OVERRIDES {
             return Err(format!("there would be {count} overrides; the maximum is {MAX_OVERRIDES}"));
         }
-        self.publish(Arc::new(next));
+        self.publish(next);
         Ok(())
     }
 
@@ -340,15 +348,16 @@ impl Index {
         self.snapshot.load_full()
     }
 
-    pub(super) fn roll_back(&self, to: Arc<Snapshot>) {
+    pub(super) fn roll_back(&self, to: &Snapshot) {
         let _changing = lock(&self.changing);
-        self.publish(to);
+        self.publish(to.clone());
     }
 
-    fn publish(&self, next: Arc<Snapshot>) {
+    fn publish(&self, mut next: Snapshot) {
+        next.summarize();
         // First: who finds an override finds it counted.
         self.count.store(next.len() + next.here.len(), Relaxed);
-        let last = self.snapshot.swap(next);
+        let last = self.snapshot.swap(Arc::new(next));
         // A request that is the last to read a snapshot frees it, which takes as long as it has overrides.
         for _ in 0..MAX_YIELDS {
             if Arc::strong_count(&last) == 1 {
@@ -372,8 +381,8 @@ impl Index {
         }
         let mut next = Snapshot::clone(&self.snapshot.load());
         let at = shard_of(target.scope(), hash_target(target, &self.hasher));
-        next.remove(at, 1, &self.hasher, |one| one.target == *target);
-        self.publish(Arc::new(next));
+        next.change(at, |shard| shard.remove(1, |one| one.target == *target));
+        self.publish(next);
         true
     }
 
@@ -386,15 +395,15 @@ impl Index {
         }
         // An import holds the lock for seconds. The next sweep removes them.
         let Some(_changing) = try_lock(&self.changing) else { return Vec::new() };
-        let (mut next, mut expired) = (Snapshot::clone(&self.snapshot.load()), Vec::new());
+        let mut next = Snapshot::clone(&self.snapshot.load());
+        let mut expired = Vec::new();
         for at in 0..next.shards.len() {
             if is_due(&next.shards[at]) && expired.len() < MAX_SWEPT {
-                expired.extend(
-                    next.remove(at, MAX_SWEPT - expired.len(), &self.hasher, |one| one.ended(second)),
-                );
+                let most = MAX_SWEPT - expired.len();
+                expired.extend(next.change(at, |shard| shard.remove(most, |one| one.ended(second))));
             }
         }
-        self.publish(Arc::new(next));
+        self.publish(next);
         expired
     }
 
@@ -413,50 +422,47 @@ impl Index {
 }
 
 impl Snapshot {
+    fn all_shards(&self) -> impl Iterator<Item = &Shard> {
+        self.shards.iter().map(|shard| &**shard)
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Override>> {
-        self.shards.iter().flat_map(|shard| shard.iter())
+        self.all_shards().flat_map(Shard::iter)
+    }
+
+    fn scoped_shard(&self) -> Option<&Shard> {
+        self.shards.get(SCOPED).map(|shard| &**shard)
     }
 
     fn len(&self) -> usize {
-        self.descriptors + self.shards.get(SCOPED).map_or(0, |shard| shard.len())
+        self.descriptors + self.scoped_shard().map_or(0, Shard::len)
     }
 
-    /// Changes a shard.
-    fn change<T>(&mut self, at: usize, change: impl FnOnce(&mut Shard, &mut Arc<Shapes>) -> T) -> T {
+    fn change<T>(&mut self, at: usize, change: impl FnOnce(&mut Shard) -> T) -> T {
         if self.shards.is_empty() {
             self.shards = vec![Arc::default(); SHARDS + 1].into();
         }
-        let shard = Arc::make_mut(&mut self.shards[at]);
-        let before = shard.len();
-        let changed = change(shard, &mut self.shapes);
+        let changed = change(Arc::make_mut(&mut self.shards[at]));
         if at == SCOPED {
             self.scoped = self.make_scoped();
-        } else {
-            self.descriptors = self.descriptors - before + shard.len();
         }
         changed
     }
 
-    /// Removes up to a number of overrides of a shard for which `is_gone` is true, and returns them.
-    fn remove(
-        &mut self,
-        at: usize,
-        most: usize,
-        hasher: &SeedableRandomState,
-        is_gone: impl FnMut(&Override) -> bool,
-    ) -> Vec<Arc<Override>> {
-        self.change(at, |shard, shapes| {
-            let removed = shard.remove(most, is_gone);
-            for one in removed.iter().filter(|_| at != SCOPED) {
-                Arc::make_mut(shapes).remove(&one.target, hasher);
-            }
-            removed
-        })
+    fn make_scoped(&self) -> Arc<Scoped> {
+        let stored = self.scoped_shard().into_iter().flat_map(Shard::iter);
+        Arc::new(Scoped::new(stored.chain(&*self.here).cloned()))
     }
 
-    fn make_scoped(&self) -> Arc<Scoped> {
-        let stored = self.shards.get(SCOPED).into_iter().flat_map(|shard| shard.iter());
-        Arc::new(Scoped::new(stored.chain(&*self.here).cloned()))
+    /// Sets what is known of the shards together.
+    fn summarize(&mut self) {
+        self.descriptors = self.shards.iter().take(SHARDS).map(|shard| shard.len()).sum();
+        let all = self.all_shards().flat_map(|shard| &shard.levels_of_rule).copied();
+        let mut levels_of_rule: Vec<LevelsOfRule> = all.collect();
+        levels_of_rule.sort_unstable_by_key(|levels| (levels.count_ones(), levels.reverse_bits()));
+        levels_of_rule.dedup();
+        self.levels_of_rule = levels_of_rule;
+        self.bits_of_keys = self.shards.iter().take(SHARDS).fold(0, |bits, shard| bits | shard.bits_of_keys);
     }
 }
 

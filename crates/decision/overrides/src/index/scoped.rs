@@ -5,7 +5,6 @@
 //! thousand networks cost fourteen comparisons.
 
 use std::{
-    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
 };
@@ -24,55 +23,54 @@ use rules::Entry;
 #[derive(Default)]
 pub(super) struct Scoped {
     keys: HashMap<Box<str>, Patterns>,
-    switches: HashMap<Box<str>, Switches>,
+    /// What allows or shadows the requests of domains.
+    switches: ByDomain,
+    failure_policies: ByDomain,
     /// The bytes of the tables, without their spare room.
     pub(super) bytes: usize,
 }
 
-#[derive(Default)]
-struct Switches {
-    requests: Option<Arc<Override>>,
-    store_failure: Option<Arc<Override>>,
-}
+/// So many networks are searched without [`Patterns::v4_halves`], which take 8 KiB.
+const FEW_NETWORKS: usize = 64;
 
 /// The overrides of a key, by the form of their values.
 #[derive(Default)]
 struct Patterns {
-    exact: HashMap<Box<str>, Owners>,
-    v4: Nested<Span<u32>>,
-    /// Most addresses without a network are not read.
-    v4_filter: Filter,
-    v6: Nested<Span<u128>>,
+    exact: HashMap<Box<str>, ByDomain>,
+    networks: Nested<IpNet>,
+    /// A bit for each /16 of IPv4 that a network meets; empty for few networks. Most addresses without a network are not
+    /// searched for, which takes twice the instructions of reading one.
+    v4_halves: Box<[u64]>,
     prefixes: Nested<Box<str>>,
 }
 
-/// The overrides of a pattern in the order of their domains: at most one of each.
+/// Overrides of a pattern, or switches of a kind, in the order of their domains: at most one of each.
 #[derive(Default)]
-struct Owners(Vec<Arc<Override>>);
+struct ByDomain(Vec<Arc<Override>>);
 
 impl Scoped {
     /// Of two overrides for the same target, the later one applies.
     pub(super) fn new(all: impl Iterator<Item = Arc<Override>>) -> Self {
-        let (mut keys, mut scoped) = (HashMap::<Box<str>, Building>::new(), Self::default());
-        for one in all {
+        let mut all: Vec<Arc<Override>> = all.collect();
+        all.sort_by(|one, other| one.target.domain().cmp(other.target.domain()));
+        let mut scoped = Self::default();
+        let mut by_entry = Vec::new();
+        for one in &all {
             match one.target.entry() {
                 Some((key, value)) => {
-                    scoped.bytes += size_of::<(Span<u128>, Owners, Arc<Override>)>() + value.len();
-                    keys.entry(key.into()).or_default().add(value, one.clone());
+                    scoped.bytes += size_of::<(IpNet, ByDomain, Arc<Override>)>() + value.len();
+                    by_entry.push((key, Pattern::of(value), one));
                 }
-                None => scoped.add_switch(one),
+                None if one.target.scope() == Scope::StoreFailure => scoped.failure_policies.add(one.clone()),
+                None => scoped.switches.add(one.clone()),
             }
         }
-        scoped.keys = keys.into_iter().map(|(key, building)| (key, building.done())).collect();
-        scoped
-    }
-
-    fn add_switch(&mut self, one: Arc<Override>) {
-        let switches = self.switches.entry(one.target.domain().into()).or_default();
-        match one.target.scope() {
-            Scope::StoreFailure => switches.store_failure = Some(one),
-            _ => switches.requests = Some(one),
+        by_entry.sort_by_key(|(_, pattern, _)| *pattern);
+        for (key, pattern, one) in by_entry {
+            scoped.keys.entry(key.into()).or_default().add(pattern, one.clone());
         }
+        scoped.keys.values_mut().for_each(Patterns::set_v4_halves);
+        scoped
     }
 
     pub(super) fn has_entries(&self) -> bool {
@@ -80,7 +78,7 @@ impl Scoped {
     }
 
     pub(super) fn has_switches(&self) -> bool {
-        !self.switches.is_empty()
+        !self.switches.0.is_empty()
     }
 
     /// The override for an entry: the one with the longest match, and of a domain rather than of all domains.
@@ -90,120 +88,83 @@ impl Scoped {
             1 => self.keys.iter().next().filter(|(key, _)| ***key == *entry.key())?.1,
             _ => self.keys.get(entry.key())?,
         };
-        patterns.find(entry.value(), |owners| owners.of(domain, second))
+        patterns.find(entry.value(), |overrides| overrides.get(domain, second))
     }
 
     /// The switch of a domain, or else of all domains.
     pub(super) fn switch(&self, domain: &str, second: u64) -> Option<&Arc<Override>> {
-        self.switch_of(domain, second, |switches| switches.requests.as_ref())
+        self.switches.get(domain, second)
     }
 
     pub(super) fn on_store_failure(&self, domain: &str, second: u64) -> Option<OnStoreFailure> {
-        self.switch_of(domain, second, |switches| switches.store_failure.as_ref())?.on_store_failure()
-    }
-
-    fn switch_of(
-        &self,
-        domain: &str,
-        second: u64,
-        which: impl Fn(&Switches) -> Option<&Arc<Override>>,
-    ) -> Option<&Arc<Override>> {
-        [domain, EVERY_DOMAIN]
-            .into_iter()
-            .find_map(|name| which(self.switches.get(name)?).filter(|one| !one.ended(second)))
+        self.failure_policies.get(domain, second)?.on_store_failure()
     }
 }
 
 impl Patterns {
-    /// The owner that `pick` selects at the longest match: an exact value, then the narrowest network, then the longest
+    /// The override that `pick` selects at the longest match: an exact value, then the narrowest network, then the longest
     /// prefix.
     fn find<'p>(
         &'p self,
         value: &str,
-        pick: impl Fn(&'p Owners) -> Option<&'p Arc<Override>>,
+        pick: impl Fn(&'p ByDomain) -> Option<&'p Arc<Override>>,
     ) -> Option<&'p Arc<Override>> {
         if !self.exact.is_empty()
             && let Some(found) = self.exact.get(value).and_then(&pick)
         {
             return Some(found);
         }
-        let of_address = match self.may_have(value).then(|| entry::address(value)).flatten() {
-            Some(IpAddr::V4(address)) => self.v4.find(&address.to_bits(), &pick),
-            Some(IpAddr::V6(address)) => self.v6.find(&address.to_bits(), &pick),
-            None => None,
+        if !self.networks.is_empty()
+            && let Some(address) = entry::address(value)
+            && self.may_have(address)
+            && let Some(found) = self.networks.find(&address, &pick)
+        {
+            return Some(found);
+        }
+        if self.prefixes.is_empty() { None } else { self.prefixes.find(value, &pick) }
+    }
+
+    /// Adds an override. Patterns are added in their order.
+    fn add(&mut self, pattern: Pattern<'_>, one: Arc<Override>) {
+        let overrides = match pattern {
+            Pattern::Exact(value) => self.exact.entry(value.into()).or_default(),
+            Pattern::Network(network) => self.networks.add(network),
+            Pattern::Prefix(prefix) => self.prefixes.add(prefix.into()),
         };
-        of_address.or_else(|| if self.prefixes.is_empty() { None } else { self.prefixes.find(value, &pick) })
+        overrides.add(one);
     }
 
-    /// False if the value is an address of no network.
-    fn may_have(&self, value: &str) -> bool {
-        let is_empty = || self.v4.is_empty() && self.v6.is_empty();
-        entry::prefix_hashes(value).map_or_else(|| !is_empty(), |hashes| self.v4_filter.may_have(hashes))
-    }
-}
-
-/// The [hashes](entry::prefix_hashes) of the /16 of each network that is larger than a /24, and of the /24 of each other. It
-/// has every address if a network is larger than a /8.
-#[derive(Default)]
-struct Filter {
-    halves: Bits,
-    thirds: Bits,
-}
-
-/// A power of two of bits, by the lower bits of a hash; none have no bit set.
-#[derive(Default)]
-struct Bits(Box<[u64]>);
-
-/// Maximum number of words, of which each hash has one: one in sixty others has the bit of a hash.
-const MOST_WORDS: usize = 1 << 15;
-
-impl Filter {
-    fn of<'s>(networks: impl Iterator<Item = &'s Span<u32>>) -> Self {
-        let (mut halves, mut thirds) = (Vec::new(), Vec::new());
-        let hashes = |address: u32| entry::prefix_hashes(&Ipv4Addr::from_bits(address).to_string());
-        for Span { start, end } in networks {
-            if end - start >= 1 << 24 {
-                return Self { halves: Bits([u64::MAX].into()), thirds: Bits::default() };
-            }
-            if end - start < 1 << 8 {
-                thirds.extend(hashes(*start).map(|[_, three]| three));
-            } else {
-                let all = (start >> 16..=end >> 16).filter_map(|half| hashes(half << 16));
-                halves.extend(all.map(|[half, _]| half));
+    fn set_v4_halves(&mut self) {
+        if self.networks.ranges.len() <= FEW_NETWORKS {
+            return;
+        }
+        let mut halves = vec![0; (1 << 16) / 64];
+        for network in &self.networks.ranges {
+            if let IpNet::V4(network) = network {
+                let [first, last] = [network.network(), network.broadcast()].map(half_of);
+                (first..=last).for_each(|half| halves[half / 64] |= 1 << (half % 64));
             }
         }
-        Self { halves: Bits::of(&halves), thirds: Bits::of(&thirds) }
+        self.v4_halves = halves.into();
     }
 
-    fn may_have(&self, [half, three]: [u32; 2]) -> bool {
-        self.halves.get(half) || self.thirds.get(three)
-    }
-}
-
-impl Bits {
-    fn of(hashes: &[u32]) -> Self {
-        if hashes.is_empty() {
-            return Self::default();
-        }
-        let mut bits = Self(vec![0; hashes.len().next_power_of_two().min(MOST_WORDS)].into());
-        for hash in hashes {
-            let word = bits.word(*hash);
-            bits.0[word] |= 1 << (hash % 64);
-        }
-        bits
-    }
-
-    fn word(&self, hash: u32) -> usize {
-        (hash / 64) as usize & self.0.len().saturating_sub(1)
-    }
-
-    fn get(&self, hash: u32) -> bool {
-        self.0.get(self.word(hash)).is_some_and(|bits| bits >> (hash % 64) & 1 == 1)
+    /// False for an address that no network has.
+    fn may_have(&self, address: IpAddr) -> bool {
+        let IpAddr::V4(address) = address else { return true };
+        let half = half_of(address);
+        self.v4_halves.get(half / 64).is_none_or(|bits| bits >> (half % 64) & 1 == 1)
     }
 }
 
-impl Owners {
-    fn of(&self, domain: &str, second: u64) -> Option<&Arc<Override>> {
+/// The upper half of an address.
+fn half_of(address: Ipv4Addr) -> usize {
+    let [first, second, ..] = address.octets();
+    usize::from(first) << 8 | usize::from(second)
+}
+
+impl ByDomain {
+    /// That of a domain, or else of all domains.
+    fn get(&self, domain: &str, second: u64) -> Option<&Arc<Override>> {
         let in_force = |name: &str| {
             let at = self.0.binary_search_by(|one| one.target.domain().cmp(name)).ok()?;
             self.0.get(at).filter(|one| !one.ended(second))
@@ -211,47 +172,11 @@ impl Owners {
         in_force(domain).or_else(|| in_force(EVERY_DOMAIN))
     }
 
+    /// Adds an override whose domain is the last one or comes after it.
     fn add(&mut self, one: Arc<Override>) {
-        match self.0.binary_search_by(|known| known.target.domain().cmp(one.target.domain())) {
-            Ok(at) => self.0[at] = one,
-            Err(at) => self.0.insert(at, one),
-        }
-    }
-}
-
-/// The patterns of a key, while they are collected.
-#[derive(Default)]
-struct Building {
-    exact: HashMap<Box<str>, Owners>,
-    v4: BTreeMap<Span<u32>, Owners>,
-    v6: BTreeMap<Span<u128>, Owners>,
-    prefixes: BTreeMap<Box<str>, Owners>,
-}
-
-impl Building {
-    fn add(&mut self, value: &str, one: Arc<Override>) {
-        let owners = match Pattern::of(value) {
-            Pattern::Exact(value) => self.exact.entry(value.into()).or_default(),
-            Pattern::Prefix(prefix) => self.prefixes.entry(prefix.into()).or_default(),
-            Pattern::Network(IpNet::V4(net)) => {
-                let span = Span { start: net.network().to_bits(), end: net.broadcast().to_bits() };
-                self.v4.entry(span).or_default()
-            }
-            Pattern::Network(IpNet::V6(net)) => {
-                let span = Span { start: net.network().to_bits(), end: net.broadcast().to_bits() };
-                self.v6.entry(span).or_default()
-            }
-        };
-        owners.add(one);
-    }
-
-    fn done(self) -> Patterns {
-        Patterns {
-            exact: self.exact,
-            v4_filter: Filter::of(self.v4.keys()),
-            v4: Nested::new(self.v4),
-            v6: Nested::new(self.v6),
-            prefixes: Nested::new(self.prefixes),
+        match self.0.last_mut() {
+            Some(last) if last.target.domain() == one.target.domain() => *last = one,
+            _ => self.0.push(one),
         }
     }
 }
@@ -261,10 +186,13 @@ impl Building {
 trait Range: Ord {
     type Point: Ord + ?Sized;
 
-    fn start(&self) -> &Self::Point;
+    /// True if it begins at this point or before it.
+    fn begins_by(&self, point: &Self::Point) -> bool;
 
     /// True if it has this point, which is not before its start.
     fn covers(&self, point: &Self::Point) -> bool;
+
+    fn encloses(&self, other: &Self) -> bool;
 }
 
 /// Ranges that are nested or disjoint, in order.
@@ -272,40 +200,41 @@ struct Nested<R> {
     ranges: Vec<R>,
     /// For each range the number, from 1, of the range that encloses it; 0 for none.
     parents: Vec<usize>,
-    owners: Vec<Owners>,
+    overrides: Vec<ByDomain>,
 }
 
 impl<R> Default for Nested<R> {
     fn default() -> Self {
-        Self { ranges: Vec::new(), parents: Vec::new(), owners: Vec::new() }
+        Self { ranges: Vec::new(), parents: Vec::new(), overrides: Vec::new() }
     }
 }
 
 impl<R: Range> Nested<R> {
-    fn new(all: BTreeMap<R, Owners>) -> Self {
-        let (mut nested, mut enclosing) = (Self::default(), Vec::<usize>::new());
-        for (range, owners) in all {
-            while enclosing.last().is_some_and(|number| !nested.ranges[number - 1].covers(range.start())) {
-                enclosing.pop();
+    /// The overrides of a range, which is the last one or comes after it.
+    fn add(&mut self, range: R) -> &mut ByDomain {
+        if self.ranges.last() != Some(&range) {
+            let mut parent = self.ranges.len();
+            while parent > 0 && !self.ranges[parent - 1].encloses(&range) {
+                parent = self.parents[parent - 1];
             }
-            nested.parents.push(enclosing.last().copied().unwrap_or_default());
-            nested.ranges.push(range);
-            nested.owners.push(owners);
-            enclosing.push(nested.ranges.len());
+            self.ranges.push(range);
+            self.parents.push(parent);
+            self.overrides.push(ByDomain::default());
         }
-        nested
+        let last = self.overrides.len() - 1;
+        &mut self.overrides[last]
     }
 
     fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The owner that `pick` selects of the smallest range with this point.
-    fn find<'n, T>(&'n self, point: &R::Point, pick: impl Fn(&'n Owners) -> Option<T>) -> Option<T> {
-        let mut number = self.ranges.partition_point(|range| range.start() <= point);
+    /// The override that `pick` selects of the smallest range with this point.
+    fn find<'n, T>(&'n self, point: &R::Point, pick: impl Fn(&'n ByDomain) -> Option<T>) -> Option<T> {
+        let mut number = self.ranges.partition_point(|range| range.begins_by(point));
         while let Some(index) = number.checked_sub(1) {
             if self.ranges[index].covers(point)
-                && let Some(found) = pick(&self.owners[index])
+                && let Some(found) = pick(&self.overrides[index])
             {
                 return Some(found);
             }
@@ -315,44 +244,35 @@ impl<R: Range> Nested<R> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Span<A> {
-    start: A,
-    end: A,
-}
+impl Range for IpNet {
+    type Point = IpAddr;
 
-impl<A: Ord> Ord for Span<A> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.start.cmp(&other.start).then_with(|| other.end.cmp(&self.end))
-    }
-}
-
-impl<A: Ord> PartialOrd for Span<A> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<A: Ord> Range for Span<A> {
-    type Point = A;
-
-    fn start(&self) -> &A {
-        &self.start
+    fn begins_by(&self, point: &IpAddr) -> bool {
+        // The address of a network has no bits beyond its prefix.
+        self.addr() <= *point
     }
 
-    fn covers(&self, point: &A) -> bool {
-        *point <= self.end
+    fn covers(&self, point: &IpAddr) -> bool {
+        self.contains(point)
+    }
+
+    fn encloses(&self, other: &Self) -> bool {
+        self.contains(other)
     }
 }
 
 impl Range for Box<str> {
     type Point = str;
 
-    fn start(&self) -> &str {
-        self
+    fn begins_by(&self, point: &str) -> bool {
+        **self <= *point
     }
 
     fn covers(&self, point: &str) -> bool {
         point.starts_with(&**self)
+    }
+
+    fn encloses(&self, other: &Self) -> bool {
+        self.covers(other)
     }
 }

@@ -67,7 +67,7 @@ fn overriding((found, limits): &(Found, OverrideLimits)) -> Value {
             "counter": counter,
         })
     });
-    let target = found.by.as_ref().map(|by| &by.target);
+    let target = found.is_apart().then_some(&found.target);
     json!({
         "domain": target.map(Target::domain),
         "entry": target.and_then(Target::entry).map(|(key, value)| json!({"key": key, "value": value})),

@@ -20,7 +20,7 @@ pub(super) fn explanation(explained: &Explained<'_>) -> String {
         // Writing to a String cannot fail, here and below.
         let _ = writeln!(text, "{}", paint(ERROR, &printable(unknown)));
     }
-    if let Some(switch @ Found { action: Action::Shadow, .. }) = &explained.switch {
+    if let Some(switch) = explained.switch.as_ref().filter(|switch| switch.action == Action::Shadow) {
         let effect = "requests are counted and allowed, unless an override blocks or allows them";
         let _ = writeln!(text, "{}{}: {effect}\n", paint(WARNING, "switch shadow"), end_and_target(switch));
     }
@@ -71,14 +71,15 @@ fn add_outcome(text: &mut String, outcome: &Outcome<'_>, explained: &Explained<'
 
 fn add_override(text: &mut String, found: &Found, limits: &OverrideLimits, explained: &Explained<'_>) {
     let effect = match found.action {
-        Action::Limit { .. } | Action::Scale(_) => "",
+        Action::Limit { .. } | Action::Scale(_) | Action::OnStoreFailure(_) => "",
         Action::Block => ": every request is over limit, and nothing is counted",
         Action::Allow => ": every request is allowed, and nothing is counted",
         Action::Shadow => ": counted by the limits below, and never over limit",
     };
-    let is_switch = found.by.as_ref().is_some_and(|by| by.target.scope().is_switch());
+    let is_switch = found.target.scope().is_switch();
     let name = if is_switch { "switch" } else { "override" };
-    let _ = writeln!(text, "\n  {name} {}{}{effect}", found.effect(), end_and_target(found));
+    let _ = writeln!(text, "
+  {name} {}{}{effect}", found.effect(), end_and_target(found));
     for (limit, key) in limits {
         let _ = writeln!(text, "\n  {}\n    counter {}", limit_line(limit, explained), printable(key));
     }
@@ -88,8 +89,10 @@ fn add_override(text: &mut String, found: &Found, limits: &OverrideLimits, expla
 /// descriptor.
 fn end_and_target(found: &Found) -> String {
     let end = found.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
-    let by = found.by.as_ref().map(|by| format!(" by {}", printable(&by.target.plain().to_string())));
-    format!("{end}{}", by.unwrap_or_default())
+    if !found.is_apart() {
+        return end;
+    }
+    format!("{end} by {}", printable(&found.target.plain().to_string()))
 }
 
 /// The result of one descriptor in a line: `matches rule shop.client (shop.yaml:4)`.
