@@ -49,7 +49,8 @@ pub(super) fn start(
     let thread = Thread::start("replica-sync", Boundary::ReplicaSync)?;
     let pool = Arc::new(pool);
     app.health.set(Part::Overrides, false);
-    let (health, first) = (app.health.clone(), progress.clone());
+    let health = app.health.clone();
+    let first = progress.clone();
     let [reset, refunded] = [app.limiter.clone(), app.limiter.clone()];
     let follower = Follower {
         pool: pool.clone(),
@@ -60,7 +61,8 @@ pub(super) fn start(
     };
     let app = app.clone();
     Ok(thread.run(move || async move {
-        let (mut stop, begun) = (stop, Instant::now());
+        let mut stop = stop;
+        let begun = Instant::now();
         let settling = async {
             first.settled().await;
             health.set(Part::Overrides, true);

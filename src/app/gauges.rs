@@ -9,7 +9,7 @@ use self::limits::RuleLimit;
 use super::parts::App;
 use admin::{MemoryUse, Tokens};
 use clock::{Clock, SystemClock, Time};
-use exporters::tracing::{Counts, Dropped};
+use exporters::tracing::{Dropped, SpanCounts};
 use limiter::CacheUsage;
 use metrics::{Metric, Samples, rows};
 use overrides::{Action, Usage};
@@ -116,7 +116,7 @@ rows! { ADMIN = admin(tokens: &Tokens)
         "1 while ADMIN_TOKEN_FILE cannot be used and the tokens that were read before stay valid; absent without tokens.";
 }
 
-rows! { SPANS = spans(spans: &Counts)
+rows! { SPANS = spans(spans: &SpanCounts)
     Counter "tollgate_spans_exported_total" = spans.exported();
         "Spans accepted by the collector; absent without tracing.";
     Counter "tollgate_spans_dropped_total" ["reason"]
@@ -208,18 +208,21 @@ impl App {
         self.tls.iter().for_each(|part| tls(samples, &part.usage()));
         self.tokens.iter().for_each(|tokens| admin(samples, tokens));
         self.tracer.iter().for_each(|tracer| spans(samples, tracer.counts()));
-        let (state, index) = (self.source.state(), self.keeper.index());
+        let state = self.source.state();
+        let index = self.keeper.index();
         let hash = state.last_success.map(|_| index.usage().with_zone_data(state.hash));
         rules(samples, &state, hash.as_deref());
         if let Some(served) = self.source.current() {
-            let (now, most) = (SystemClock.now(), self.stats.max_series());
+            let now = SystemClock.now();
+            let most = self.stats.max_series();
             limits(samples, &limits::in_force(&served.rules, index, now, most));
         }
         self.xds.iter().for_each(|status| control_plane(samples, &status.state()));
         if let Some(held) = self.store.usage().or_else(|| self.limiter.local_usage()) {
             rows::store(samples, &held);
         }
-        let (open, queued) = (self.limiter.open_holds(), self.limiter.queued_closings());
+        let open = self.limiter.open_holds();
+        let queued = self.limiter.queued_closings();
         overrides(samples, &index.usage(), open, queued);
         share(samples, self.limiter.share().map(limit::Share::replicas));
         memory(samples, self.memory.limit, &self.memory_use());

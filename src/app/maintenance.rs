@@ -68,8 +68,8 @@ impl Failing {
 
     /// Called each second, with the numbers since the start.
     fn note(&mut self, failed: u64, requests: u64) {
-        let (new_failed, new) =
-            (failed.saturating_sub(self.before.0), requests.saturating_sub(self.before.1));
+        let new_failed = failed.saturating_sub(self.before.0);
+        let new = requests.saturating_sub(self.before.1);
         // An outage ends with the first second in which no request failed.
         let is_over = mem::replace(&mut self.last_failed, failed) == failed;
         self.seconds += 1;
@@ -128,7 +128,8 @@ pub(super) async fn never_reached(app: &App, settings: &Settings) -> StartError 
 
 /// Does the periodic work until `stop` becomes true.
 pub(super) async fn run(app: &App, settings: &Settings, mut stop: watch::Receiver<bool>) {
-    let (mut last_answered, mut failing) = (0, Failing::default());
+    let mut last_answered = 0;
+    let mut failing = Failing::default();
     let wrong_clock = LogThrottle::new(60);
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -148,7 +148,8 @@ fn start(
         let work = async || limiter.run_holds(&*timer).await;
         net::restart::task(Boundary::Maintenance, work).await;
     });
-    let (maintained, own_settings) = (app.clone(), settings.clone());
+    let maintained = app.clone();
+    let own_settings = settings.clone();
     tokio::task::spawn_local(async move {
         let work = async || maintenance::run(&maintained, &own_settings, stopping.clone()).await;
         net::restart::task(Boundary::Maintenance, work).await;

@@ -91,7 +91,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Samples the counters once a second, until `stop` turns true.
 async fn sample(api: Arc<Api>, stop: watch::Receiver<bool>) {
     let work = async || {
-        let (api, mut stop) = (api.clone(), stop.clone());
+        let api = api.clone();
+        let mut stop = stop.clone();
         let mut second = interval_at(Instant::now() + SAMPLE_INTERVAL, SAMPLE_INTERVAL);
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -104,7 +104,9 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Shared>), 
     // Rules are published with what counts and notes their hits, so after these. The store hears of them before a request
     // can meet them.
     let source = {
-        let (store, stats, recent) = (store.clone(), stats.clone(), recent.clone());
+        let store = store.clone();
+        let stats = stats.clone();
+        let recent = recent.clone();
         let attach = move |rules: &RuleSet| {
             store.rules_changed(rules.hold());
             limiter::handles(rules, &stats, recent.rules(rules))

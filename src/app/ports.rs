@@ -199,7 +199,8 @@ pub(super) fn fit_descriptors(settings: &mut Settings) -> Result<(), StartError>
     // None means unlimited.
     let Some(granted) = getrlimit(Resource::Nofile).current else { return Ok(()) };
     let granted = usize::try_from(granted).unwrap_or(usize::MAX);
-    let (grpc, http) = (settings.server.grpc.max_connections, settings.http.max_connections);
+    let grpc = settings.server.grpc.max_connections;
+    let http = settings.http.max_connections;
     let others = OTHERS + settings.server.grpc.workers * OF_WORKER;
     let Some((most_grpc, most_http)) = connections(granted, others, grpc, http) else {
         let least = (1..=1 << 20).find(|granted| connections(*granted, others, grpc, http).is_some());

@@ -47,7 +47,8 @@ pub(super) fn recent_requests(settings: &Settings) -> Option<Arc<RecentRequests>
 
 /// Starts the threads that write the logs of decisions and requests, if they are enabled.
 pub(super) fn write_logs(settings: &Settings, app: &App) -> io::Result<Vec<Periodic>> {
-    let (decisions, mut writing) = (&settings.decisions, Vec::new());
+    let decisions = &settings.decisions;
+    let mut writing = Vec::new();
     if decisions.logged.is_some() {
         let recent = app.recent.clone();
         let flush = move |write: &mut dyn io::Write| recent.flush_log(write);
@@ -67,7 +68,8 @@ fn write(
     pause: Duration,
     flush: impl Fn(&mut dyn io::Write) -> io::Result<()> + Send + 'static,
 ) -> io::Result<Periodic> {
-    let (throttle, mut is_new) = (LogThrottle::new(10), true);
+    let throttle = LogThrottle::new(10);
+    let mut is_new = true;
     // A panic costs the lines of one flush.
     Periodic::start(name, Boundary::Maintenance, pause, move |_| {
         // In this thread, because opening a named pipe blocks until it has a reader. A later error is reported when lines
@@ -76,7 +78,8 @@ fn write(
             && let Some(path) = &file
             && let Err(error) = open(path)
         {
-            let (path, error) = (path.display(), files::advised(&error));
+            let path = path.display();
+            let error = files::advised(&error);
             warn!(%path, error, "cannot write the {}: its lines are dropped", name.replace('-', " "));
         }
         let Err(error) = flush(&mut Target(file.as_ref())) else { return };

@@ -60,7 +60,8 @@ impl Walk<'_> {
     fn node(&mut self, domain: &str, node: &Node, entries: &Entries) {
         let Some(rule) = &node.rule else { return };
         let mut add = |unit: String, requests| {
-            let (full_key, domain_bytes) = (rule.full_key.to_string(), domain.len());
+            let full_key = rule.full_key.to_string();
+            let domain_bytes = domain.len();
             self.found.push(RuleLimit { full_key, domain_bytes, unit, requests });
         };
         let own = || rule.limits().filter(|_| !rule.overrides_only).into_iter().flat_map(Limits::iter);

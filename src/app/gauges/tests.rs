@@ -31,7 +31,7 @@ fn everything(samples: &mut Samples<'_>) {
     let [refused, shadowed] = [28, 40].map(|hits| vec![(["d", "k", "k=v"].map(str::to_owned), hits)]);
     top(samples, &refused, &shadowed);
     tls(samples, &TlsUsage { handshake_failures: vec![("timeout", 18)], ..TlsUsage::default() });
-    spans(samples, &Counts::default());
+    spans(samples, &SpanCounts::default());
     let time = Some(Time::from_micros(1_700_000_000_250_000));
     rules(samples, &ReloadState { last_success: time, ..ReloadState::default() }, Some("c0ffee"));
     let (full_key, unit) = ("d.k.m".to_owned(), "day".to_owned());

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use overrides::{Kept, Override, Target};
+use overrides::{Durability, Override, Target};
 use serde_json::json;
 use simulated_redis::{Eviction, Refusal};
 
@@ -304,7 +304,7 @@ impl Simulation {
             };
             world.tell(&process, format_args!("{of:?} {to:?}: {changed:?}"));
             // An owed change is lost if the process ends before Redis has it.
-            let is_sure = matches!(changed, Ok(Kept::Stored));
+            let is_sure = matches!(changed, Ok(Durability::Stored));
             operations.lock().expect("nothing panics with it").end(of, to, !is_sure, world.now());
         });
     }

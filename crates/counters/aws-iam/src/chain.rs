@@ -139,7 +139,8 @@ fn of_json(text: &str) -> Result<Fetched, String> {
 
 fn fetched(field: impl Fn(&str) -> Option<String>) -> Result<Fetched, String> {
     let required = |name: &str| field(name).ok_or_else(|| format!("the reply has no {name}"));
-    let (id, secret) = (required("AccessKeyId")?, Secret(required("SecretAccessKey")?));
+    let id = required("AccessKeyId")?;
+    let secret = Secret(required("SecretAccessKey")?);
     let expires = field("Expiration").map(|text| text.parse::<Rfc3339>());
     let expires = expires.transpose().map_err(|_| "Expiration: expected a time in RFC 3339")?;
     let key = AccessKey { id, secret, session: field("Token").map(Secret) };

@@ -47,7 +47,8 @@ pub(crate) fn presigned(key: &AccessKey, scope: &Scope<'_>, host: &str, query: &
     let (day, within) = time.split_at_checked(8).unwrap_or_default();
     let time = format!("{day}{}Z", within.get(..7).unwrap_or_default());
     let scope = format!("{day}/{region}/{service}/aws4_request");
-    let (credential, seconds) = (format!("{}/{scope}", key.id), valid.as_secs().to_string());
+    let credential = format!("{}/{scope}", key.id);
+    let seconds = valid.as_secs().to_string();
     let mut query = query.to_vec();
     query.extend([
         ("X-Amz-Algorithm", ALGORITHM),

@@ -20,7 +20,7 @@ use clock::Time;
 use counters::{Applied, Batch, Check, Count as _, Counting, Decider, Member, StoreFuture};
 use limit::{
     Hits, Verdict, fixed_window,
-    lease::{SentHits, Snapshot, Step},
+    lease::{LeaseStep, SentHits, Snapshot},
 };
 use redis_store::LeasedCounter;
 
@@ -108,9 +108,9 @@ impl Shared {
         let mut applied = Applied::Done;
         for (at, (index, hit)) in hits.iter().enumerate() {
             let count = match self.leases.take_now(*hit, now, &mut commands) {
-                Some(Step::Admit(count)) => count,
-                Some(Step::Reject(count)) => count_over(hit.limit.limit, hit.hits, count),
-                Some(Step::Query { .. }) | None => {
+                Some(LeaseStep::Admit(count)) => count,
+                Some(LeaseStep::Reject(count)) => count_over(hit.limit.limit, hit.hits, count),
+                Some(LeaseStep::Query { .. }) | None => {
                     // No lock is held across the leases of a request: this thread found room in each (`decides`), and
                     // then another thread took the last hits of one. So what was taken goes back, and Redis decides.
                     for (index, hit) in &hits[..at] {
@@ -179,16 +179,16 @@ impl Shared {
         let Some(step) = self.leases.take(hit, true, now, counter, &mut draft.commands) else { return };
         let decided = |reserved| Some(LeaseUse { key: hit.key, start: hit.start, reserved, sent: None });
         let count = match step {
-            Step::Query { reserved } => {
+            LeaseStep::Query { reserved } => {
                 let rest = Hits::Take(hit.hits - reserved);
                 draft.uses[index] = self.lease_use(hit, reserved, rest, SentHits::Always(rest.taken()));
                 return batch.ask(index, rest);
             }
-            Step::Admit(count) => {
+            LeaseStep::Admit(count) => {
                 draft.uses[index] = decided(hit.hits);
                 count
             }
-            Step::Reject(count) => {
+            LeaseStep::Reject(count) => {
                 draft.uses[index] = decided(0);
                 count_over(hit.limit.limit, hit.hits, count)
             }
@@ -204,11 +204,11 @@ impl Shared {
             return;
         }
         let take = |index: &usize| self.take_together(batch, batch.check(*index), now, &mut draft.commands);
-        let steps: SmallVec<[Option<Step>; 4]> = open.iter().map(take).collect();
+        let steps: SmallVec<[Option<LeaseStep>; 4]> = open.iter().map(take).collect();
         let is_decided = steps.iter().all(Option::is_some);
         let rejects = |index: usize| {
             let step = open.iter().position(|at| *at == index).and_then(|at| steps[at]);
-            matches!(step, Some(Step::Reject(_)))
+            matches!(step, Some(LeaseStep::Reject(_)))
         };
         let is_refused =
             draft.counting == Counting::StopWhenOver && batch.is_refused(|index, _| rejects(index));
@@ -218,18 +218,18 @@ impl Shared {
             // Hits that a limit of the rule rejects are counted by none.
             let is_barred = is_refused || batch.group_of(index).any(rejects);
             let verdict = match (step, check.member) {
-                (Some(Step::Admit(count)), _) if is_decided && !is_barred => check.counted(count, now),
-                (Some(Step::Admit(count)), _) => {
+                (Some(LeaseStep::Admit(count)), _) if is_decided && !is_barred => check.counted(count, now),
+                (Some(LeaseStep::Admit(count)), _) => {
                     if let Some(hit) = Self::hit(check, now).filter(|hit| hit.hits > 0) {
                         self.leases.with(hit.key, hit.start, |lease| lease.restore(hit.hits));
                     }
                     check.counted(count.saturating_sub(hits), now)
                 }
-                (Some(Step::Reject(count)), Member::Alone) => {
+                (Some(LeaseStep::Reject(count)), Member::Alone) => {
                     check.counted(count_over(check.limit.requests_per_unit, hits, count), now)
                 }
-                (Some(Step::Reject(count)), _) => check.not_counted(count, now),
-                (Some(Step::Query { .. }) | None, _) => continue,
+                (Some(LeaseStep::Reject(count)), _) => check.not_counted(count, now),
+                (Some(LeaseStep::Query { .. }) | None, _) => continue,
             };
             if is_decided {
                 batch.decide(index, Decider::Transient, verdict);
@@ -244,13 +244,13 @@ impl Shared {
         check: &Check,
         now: Time,
         commands: &mut Commands,
-    ) -> Option<Step> {
+    ) -> Option<LeaseStep> {
         let hit = Self::hit(check, now)?;
         if hit.hits == 0 {
-            return self.leases.read(hit, now).map(Step::Admit);
+            return self.leases.read(hit, now).map(LeaseStep::Admit);
         }
         let step = self.leases.take(hit, false, now, || self.counter(batch, check), commands);
-        step.filter(|step| !matches!(step, Step::Query { .. }))
+        step.filter(|step| !matches!(step, LeaseStep::Query { .. }))
     }
 
     /// Reads the counter of a check from its lease, if the lease knows it.

@@ -16,7 +16,7 @@ use counters::CounterId;
 use faults::mutex::lock;
 use limit::{
     FixedWindow,
-    lease::{Grant, Grants, Lease, Snapshot, Step, Terms},
+    lease::{Grant, Grants, Lease, LeaseStep, Snapshot, Terms},
 };
 use metrics::{LeaseCounts, LeaseState, LeaseUsage};
 use redis_store::{LeasedCounter, Receipt};
@@ -154,7 +154,7 @@ impl Leases {
         now: Time,
         counter: impl Fn() -> LeasedCounter,
         commands: &mut Commands,
-    ) -> Option<Step> {
+    ) -> Option<LeaseStep> {
         let terms = self.terms(hit.limit);
         let shard = self.shard(hit.key);
         let mut leases = lock(&shard.leases);
@@ -180,7 +180,7 @@ impl Leases {
         let entry = leases.find(hit.key)?;
         self.counts.expired.fetch_add(entry.enter(hit.start, &counter)?, Relaxed);
         let step = entry.take(hit.hits, may_reserve, &terms, now, commands);
-        if let Step::Query { .. } = step {
+        if let LeaseStep::Query { .. } = step {
             self.counts.waits.fetch_add(1, Relaxed);
             entry.due = now;
             shard.visit_at(now);
@@ -191,7 +191,7 @@ impl Leases {
     }
 
     /// As [`take`](Self::take), if the lease of a key decides these hits. Otherwise nothing changes.
-    pub(super) fn take_now(&self, hit: Hit, now: Time, commands: &mut Commands) -> Option<Step> {
+    pub(super) fn take_now(&self, hit: Hit, now: Time, commands: &mut Commands) -> Option<LeaseStep> {
         let terms = self.terms(hit.limit);
         let mut leases = lock(&self.shard(hit.key).leases);
         let entry = leases.find(hit.key).filter(|entry| entry.decides(hit, &terms, now))?;
@@ -478,7 +478,7 @@ impl LeaseEntry {
         terms: &Terms,
         now: Time,
         commands: &mut Commands,
-    ) -> Step {
+    ) -> LeaseStep {
         let step = self.lease.take(hits, may_reserve, terms, now);
         if let Some(hits) = self.lease.renew(terms, now) {
             let key = self.key;
@@ -507,7 +507,7 @@ mod tests {
         counter: impl Fn() -> LeasedCounter,
         commands: &mut Commands,
     ) {
-        if let Some(Step::Query { .. }) = leases.take(hit, true, now, counter, commands) {
+        if let Some(LeaseStep::Query { .. }) = leases.take(hit, true, now, counter, commands) {
             let terms = leases.terms(hit.limit);
             leases.with(hit.key, hit.start, |lease| {
                 let sent = lease.send(SentHits::Always(hit.hits));

@@ -63,7 +63,7 @@ struct InSlot {
 
 /// Whether a command holds, or only says what it would find.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum HoldMode {
     Look,
     Hold,
 }
@@ -294,11 +294,11 @@ impl RedisStore {
         let looks = counts_later || is_known || by_slot.len() > 1;
         let mut looked = SmallVec::new();
         if looks {
-            looked = self.submit_holds(batch, &by_slot, now, Step::Look)?;
+            looked = self.submit_holds(batch, &by_slot, now, HoldMode::Look)?;
         }
         let counting = batch.counting_if(is_known);
         let mut counted = (has_others && !counts_later).then(|| self.send(batch, counting, now));
-        self.receive_holds(batch, now, &by_slot, looked, Step::Look).await?;
+        self.receive_holds(batch, now, &by_slot, looked, HoldMode::Look).await?;
         if let Some(counted) = &mut counted {
             self.receive(batch, counted).await?;
         } else if has_others {
@@ -314,15 +314,15 @@ impl RedisStore {
         if is_refused || looks && batch.hold_id.is_none() {
             return Ok(());
         }
-        let step = if batch.hold_id.is_some() { Step::Hold } else { Step::Look };
+        let step = if batch.hold_id.is_some() { HoldMode::Hold } else { HoldMode::Look };
         let submitted = self.submit_holds(batch, &by_slot, now, step)?;
         self.receive_holds(batch, now, &by_slot, submitted, step).await
     }
 
     /// Looks at the budgets of a request that other limits refuse. Nothing that fails now admits it.
     async fn look(&self, batch: &mut Batch, by_slot: &[InSlot], now: Time) {
-        let looked = match self.submit_holds(batch, by_slot, now, Step::Look) {
-            Ok(submitted) => self.receive_holds(batch, now, by_slot, submitted, Step::Look).await,
+        let looked = match self.submit_holds(batch, by_slot, now, HoldMode::Look) {
+            Ok(submitted) => self.receive_holds(batch, now, by_slot, submitted, HoldMode::Look).await,
             Err(error) => Err(error),
         };
         if looked.is_err() {
@@ -337,12 +337,12 @@ impl RedisStore {
         batch: &mut Batch,
         by_slot: &[InSlot],
         now: Time,
-        step: Step,
+        step: HoldMode,
     ) -> Result<SmallVec<[Submitted; 1]>, StoreError> {
         let mut submitted = SmallVec::new();
         for in_slot in by_slot {
             submitted.push(self.submit_hold(batch, in_slot, now, step, batch.until, None)?);
-            batch.is_hold_sent |= step == Step::Hold;
+            batch.is_hold_sent |= step == HoldMode::Hold;
         }
         Ok(submitted)
     }
@@ -352,14 +352,14 @@ impl RedisStore {
         batch: &Batch,
         InSlot { slot, checks }: &InSlot,
         now: Time,
-        step: Step,
+        step: HoldMode,
         until: Option<Instant>,
         redirection: Option<Redirection>,
     ) -> Result<Submitted, StoreError> {
         let pool = &self.main;
         let base = pool.names.base_of_holds(*slot);
         let connected = self.connection_of(&base, redirection);
-        let id = batch.hold_id.as_ref().filter(|_| step == Step::Hold);
+        let id = batch.hold_id.as_ref().filter(|_| step == HoldMode::Hold);
         let id = id.map(ToString::to_string).unwrap_or_default();
         let sets: SmallVec<[String; 2]> =
             checks.iter().map(|index| set_of_holds(&base, batch.full_key(batch.check(*index)))).collect();
@@ -392,7 +392,7 @@ impl RedisStore {
         now: Time,
         by_slot: &[InSlot],
         submitted: SmallVec<[Submitted; 1]>,
-        step: Step,
+        step: HoldMode,
     ) -> Result<(), StoreError> {
         for (in_slot, mut submitted) in by_slot.iter().zip(submitted) {
             loop {
@@ -406,8 +406,8 @@ impl RedisStore {
                 if is_swept {
                     for (index, held) in in_slot.checks.iter().zip(held) {
                         match step {
-                            Step::Look => batch.read_held(*index, held, now),
-                            Step::Hold => batch.decide_held(*index, held, now),
+                            HoldMode::Look => batch.read_held(*index, held, now),
+                            HoldMode::Hold => batch.decide_held(*index, held, now),
                         }
                     }
                     break;

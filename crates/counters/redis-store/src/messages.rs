@@ -100,7 +100,8 @@ async fn moved(pool: &CommandPool, channel: &str, from: &ServerAddress, demotion
     let changed = pool.topology.changed();
     loop {
         // No change is missed from here on.
-        let (next, demoted) = (changed.notified(), pool.demotions.noted.notified());
+        let next = changed.notified();
+        let demoted = pool.demotions.noted.notified();
         let is_other = pool.owner(channel).is_ok_and(|owner| owner != *from);
         if is_other || pool.demotions.count.load(Relaxed) != demotions {
             return;

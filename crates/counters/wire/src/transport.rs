@@ -42,10 +42,10 @@ pub struct Connector {
 }
 
 /// The step in progress and advice, for failures.
-type Step = (&'static str, &'static str);
+type ConnectStep = (&'static str, &'static str);
 
-const RESOLVE: Step = ("name resolution", "check the name server");
-const CONNECT: Step = ("connect", "check the address and the network");
+const RESOLVE: ConnectStep = ("name resolution", "check the name server");
+const CONNECT: ConnectStep = ("connect", "check the address and the network");
 
 impl Connector {
     /// Loads certificates if TLS is enabled. Returns every problem with the files.
@@ -76,7 +76,7 @@ impl Connector {
         &self,
         to: &ServerAddress,
         until: Instant,
-        step: &mut Step,
+        step: &mut ConnectStep,
     ) -> Result<Transport, Failure> {
         let address = match to {
             ServerAddress::Tcp(address) => address,

@@ -37,11 +37,11 @@ pub struct RecentRequests {
     /// The share of the keys that is recorded, as the bits of a float.
     rate: AtomicU64,
     lines: Lines,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptRequests>,
     most_bytes: usize,
 }
 
-struct Kept {
+struct KeptRequests {
     /// Oldest first.
     seconds: VecDeque<Arc<Second>>,
     bytes: usize,
@@ -70,7 +70,7 @@ pub struct Recording {
 impl RecentRequests {
     /// At most about this many bytes of requests, with values that may be shown.
     pub fn new(most_bytes: usize, values: KeyValues, shards: ShardCount) -> Self {
-        let kept = Kept { seconds: VecDeque::new(), bytes: 0, rate: 1.0, calm: 0 };
+        let kept = KeptRequests { seconds: VecDeque::new(), bytes: 0, rate: 1.0, calm: 0 };
         Self {
             rate: AtomicU64::new(1.0_f64.to_bits()),
             lines: Lines::new(values, MAX_A_SECOND, shards),

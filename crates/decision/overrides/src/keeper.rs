@@ -1,7 +1,7 @@
 //! Changes overrides and stores them: in memory, in a file, or in Redis.
 //!
 //! The admin API calls it. A change that could not be written does not take effect, except one while Redis is away, which
-//! is owed ([`Kept::Owed`]).
+//! is owed ([`Durability::Owed`]).
 
 use std::{
     path::Path,
@@ -11,7 +11,7 @@ use std::{
 use serde_json::Value as Json;
 
 use super::{
-    ChangeError, Kept,
+    ChangeError, Durability,
     file::{Journal, removed},
     index::{Draft, Index, MAX_OVERRIDES, MAX_SCOPED},
     model::Override,
@@ -118,7 +118,7 @@ impl Keeper {
     }
 
     /// Sets an override, which replaces the one for the same target.
-    pub async fn set(&self, one: &Override) -> Result<Kept, ChangeError> {
+    pub async fn set(&self, one: &Override) -> Result<Durability, ChangeError> {
         if self.index.get(&one.target).is_none() {
             if self.index.len() >= self.most {
                 return Err(self.full());
@@ -132,7 +132,7 @@ impl Keeper {
         }
         self.append(&one.to_stored())?;
         self.index.set(one).map_err(ChangeError::Invalid)?;
-        Ok(Kept::Stored)
+        Ok(Durability::Stored)
     }
 
     /// Appends a change to the file, if there is one.
@@ -164,14 +164,14 @@ impl Keeper {
     }
 
     /// Removes the switches of a domain, and then those of this replica alone, and returns them.
-    pub async fn clear(&self, domain: &str) -> Result<(Vec<Arc<Override>>, Kept), ChangeError> {
+    pub async fn clear(&self, domain: &str) -> Result<(Vec<Arc<Override>>, Durability), ChangeError> {
         let mut removed = Vec::new();
-        let mut kept = Kept::Stored;
+        let mut kept = Durability::Stored;
         for scope in [Scope::Domain, Scope::StoreFailure] {
             let target = Target::of_domain(domain, scope).map_err(ChangeError::Invalid)?;
             if let Some(one) = self.index.get(&target) {
-                if self.remove(&target).await? == Kept::Owed {
-                    kept = Kept::Owed;
+                if self.remove(&target).await? == Durability::Owed {
+                    kept = Durability::Owed;
                 }
                 removed.push(one);
             }
@@ -192,7 +192,7 @@ impl Keeper {
         found
     }
 
-    pub async fn remove(&self, target: &Target) -> Result<Kept, ChangeError> {
+    pub async fn remove(&self, target: &Target) -> Result<Durability, ChangeError> {
         if self.index.get(target).is_none() {
             let shown = target.shown(self.index.values());
             return Err(ChangeError::NotFound(format!("no override for {shown}")));
@@ -202,7 +202,7 @@ impl Keeper {
         }
         self.append(&removed(target))?;
         self.index.remove(target);
-        Ok(Kept::Stored)
+        Ok(Durability::Stored)
     }
 
     pub fn begin_import(&self) -> Result<String, ChangeError> {

@@ -57,7 +57,7 @@ pub enum ChangeError {
 /// Where a change is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
-pub enum Kept {
+pub enum Durability {
     /// In the storage, from where other replicas that share it have it.
     Stored,
     /// In this process alone, because Redis is away. Redis and the others have it when Redis is back, unless this process

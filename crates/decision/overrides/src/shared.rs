@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 use deadpool_redis::redis::{cmd, pipe};
 
 use super::{
-    ChangeError, Kept,
+    ChangeError, Durability,
     file::{read_change, removed},
     index::Index,
     model::Override,
@@ -79,13 +79,13 @@ pub(super) struct Field {
 }
 
 impl Shared {
-    pub(super) async fn set(&self, one: &Override, index: &Index) -> Result<Kept, ChangeError> {
+    pub(super) async fn set(&self, one: &Override, index: &Index) -> Result<Durability, ChangeError> {
         let stored = one.to_stored().to_string();
         let fields = [field(&one.target, stored.clone())];
         self.change(&fields, &stored, index, || index.set(one)).await
     }
 
-    pub(super) async fn remove(&self, target: &Target, index: &Index) -> Result<Kept, ChangeError> {
+    pub(super) async fn remove(&self, target: &Target, index: &Index) -> Result<Durability, ChangeError> {
         let fields = [field(target, String::new())];
         let in_force_here = || {
             index.remove(target);
@@ -102,7 +102,7 @@ impl Shared {
         body: &str,
         index: &Index,
         in_force_here: impl FnOnce() -> Result<(), String>,
-    ) -> Result<Kept, ChangeError> {
+    ) -> Result<Durability, ChangeError> {
         let edges = self.pool.edges();
         let sent = index.time(edges.clock.now()).micros();
         let until = (self.progress.at() > 0).then(|| sent.saturating_add(ATTEMPT_SECONDS * 1_000_000));
@@ -112,7 +112,7 @@ impl Shared {
                 if let Some(version) = version {
                     self.reaches(version, IN_FORCE).await;
                 }
-                return Ok(Kept::Stored);
+                return Ok(Durability::Stored);
             }
             Some(Err(failure)) => failure,
             None => CommandFailure::away(format!("redis: no reply within {ATTEMPT:?}")),
@@ -130,7 +130,7 @@ impl Shared {
             owed = self.progress.owed(),
             "redis is away: a change of overrides is owed"
         );
-        Ok(Kept::Owed)
+        Ok(Durability::Owed)
     }
 
     /// Stores overrides as one change, or none of them.

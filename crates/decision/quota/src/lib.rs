@@ -88,7 +88,7 @@ pub enum Refused {
 
 /// What was done since the start.
 #[derive(Default, Debug)]
-pub struct Counts {
+pub struct QuotaCounts {
     /// Hits taken of counters ahead of time, and those that were given back.
     pub taken: AtomicU64,
     pub given_back: AtomicU64,
@@ -109,7 +109,7 @@ pub struct Quotas {
     /// A report came.
     reported: Notify,
     epoch: Instant,
-    pub counts: Counts,
+    pub counts: QuotaCounts,
 }
 
 #[derive(Default)]
@@ -203,7 +203,7 @@ impl Quotas {
             state: Mutex::default(),
             reported: Notify::new(),
             epoch,
-            counts: Counts::default(),
+            counts: QuotaCounts::default(),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Memory that many connections share: what callers send and do not finish, and replies that they do not read.
 //!
-//! A [`Budget`] has a limit. Memory is charged to it by capacity before it is allocated, with a [`Share`], which returns what it
+//! A [`Budget`] has a limit. Memory is charged to it by capacity before it is allocated, with a [`Reservation`], which returns what it
 //! has when its owner ends. On the gRPC port these are unfinished messages and header blocks, incomplete frames, streams beyond the
 //! first few of a connection, and responses that the peer's windows block; a message that is complete in one read is not stored
 //! and needs no budget.
@@ -35,13 +35,13 @@ impl Budget {
 }
 
 /// A reservation of bytes, returned to the budget on drop.
-pub struct Share {
+pub struct Reservation {
     budget: Arc<Budget>,
     bytes: usize,
     granted: usize,
 }
 
-impl Share {
+impl Reservation {
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self { budget: budget.clone(), bytes: 0, granted: 0 }
     }
@@ -75,7 +75,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.bytes, Relaxed);
         self.budget.granted.fetch_sub(self.granted, Relaxed);
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn shares_stay_within_the_budget() {
         let budget = Budget::new(100);
-        let (mut a, mut b) = (Share::new(&budget), Share::new(&budget));
+        let (mut a, mut b) = (Reservation::new(&budget), Reservation::new(&budget));
         assert!(a.resize(60) && b.resize(39));
         assert!(b.resize(40), "at the limit");
         assert!(!b.resize(41), "one above it");
@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn grants_take_at_most_half_of_the_budget() {
         let budget = Budget::new(100);
-        let (mut a, mut b, mut small) = (Share::new(&budget), Share::new(&budget), Share::new(&budget));
+        let (mut a, mut b, mut small) =
+            (Reservation::new(&budget), Reservation::new(&budget), Reservation::new(&budget));
         assert!(a.resize(10) && a.grant(30));
         assert!(!b.grant(21) && b.grant(20));
         assert!(small.resize(50) && !small.resize(51));
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn a_grant_beyond_the_free_budget_fails() {
         let budget = Budget::new(100);
-        let (mut a, mut small) = (Share::new(&budget), Share::new(&budget));
+        let (mut a, mut small) = (Reservation::new(&budget), Reservation::new(&budget));
         assert!(small.resize(80) && !a.grant(21) && a.grant(20));
         assert_eq!((budget.used.load(Relaxed), budget.granted.load(Relaxed)), (100, 20));
     }

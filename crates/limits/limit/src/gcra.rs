@@ -52,7 +52,8 @@ impl Bucket {
         // The coarsest tick that divides both a hit (`seconds` ticks) and a second (`hits` ticks). It is
         // subdivided until it is at most a microsecond.
         let shared = greatest_common_divisor(requests, window.seconds());
-        let (hits, seconds) = (requests / shared, window.seconds() / shared);
+        let hits = requests / shared;
+        let seconds = window.seconds() / shared;
         let finest = MAX_DEPTH / (burst * seconds);
         if finest >= 1 {
             let parts = MICROS_PER_SECOND.div_ceil(hits).min(finest);

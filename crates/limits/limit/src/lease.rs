@@ -39,7 +39,7 @@ const FRESH: f64 = 1.0;
 const MIN_INTERVAL: f64 = 0.001;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum LeaseStep {
     /// The hits are within the limit. Contains the counter with them, without the hits that are left in the lease.
     Admit(u64),
     /// The counter is over its limit. Contains the counter.
@@ -169,24 +169,33 @@ impl Lease {
             return 0;
         }
         let expired = self.left;
-        let (others, before) = (None, None);
-        let (renewal, grants) = (Renewal::Idle, Grants::default());
-        *self = Self { start, left: 0, own: 0, others, before, renewal, grants, ..*self };
-        (self.pending, self.pending_at_most, self.refunding) = (0, 0, 0);
+        *self = Self {
+            start,
+            left: 0,
+            own: 0,
+            others: None,
+            before: None,
+            renewal: Renewal::Idle,
+            grants: Grants::default(),
+            pending: 0,
+            pending_at_most: 0,
+            refunding: 0,
+            ..*self
+        };
         expired
     }
 
     /// Spends hits; all or none without `may_reserve`.
-    pub fn take(&mut self, hits: u64, may_reserve: bool, terms: &Terms, now: Time) -> Step {
+    pub fn take(&mut self, hits: u64, may_reserve: bool, terms: &Terms, now: Time) -> LeaseStep {
         let duration = terms.duration();
         self.pace.add(hits, now, duration);
         if let Some(count) = self.known_over(terms, now) {
-            return Step::Reject(count);
+            return LeaseStep::Reject(count);
         }
         if self.left >= hits {
             let before = self.count(terms);
             self.left -= hits;
-            return Step::Admit(before.saturating_add(hits));
+            return LeaseStep::Admit(before.saturating_add(hits));
         }
         let reach = self.reach(terms, now);
         let is_hot = self.pace.requests(now, duration) * reach >= HOT;
@@ -198,7 +207,7 @@ impl Lease {
             *at = now;
         }
         let reserved = if may_reserve { std::mem::take(&mut self.left) } else { 0 };
-        Step::Query { reserved }
+        LeaseStep::Query { reserved }
     }
 
     /// Records that hits of a request are sent to the counter.
@@ -466,7 +475,8 @@ impl Lease {
 
     /// Takes all hits out of the lease. Returns them, and this replica's part of the counter before.
     pub fn end(&mut self) -> (u64, u64) {
-        let (left, own) = (std::mem::take(&mut self.left), self.own);
+        let left = std::mem::take(&mut self.left);
+        let own = self.own;
         self.own = own.saturating_sub(left);
         (left, own)
     }

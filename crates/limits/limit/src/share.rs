@@ -14,7 +14,8 @@ pub struct Share {
 impl Share {
     /// `None` unless the rank, which begins at 0, is below the number of replicas.
     pub fn new(rank: usize, replicas: usize) -> Option<Self> {
-        let (rank, replicas) = (u32::try_from(rank).ok()?, u32::try_from(replicas).ok()?);
+        let rank = u32::try_from(rank).ok()?;
+        let replicas = u32::try_from(replicas).ok()?;
         (rank < replicas).then_some(Self { rank, replicas })
     }
 
@@ -32,7 +33,8 @@ impl Share {
     }
 
     pub fn of(self, hits: u64) -> u64 {
-        let (rank, replicas) = (u64::from(self.rank), u64::from(self.replicas));
+        let rank = u64::from(self.rank);
+        let replicas = u64::from(self.replicas);
         hits / replicas + u64::from(rank < hits % replicas)
     }
 

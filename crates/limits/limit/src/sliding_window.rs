@@ -21,7 +21,7 @@ pub struct SlidingWindow {
 
 /// The hits of the current window and of the previous one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Counts {
+pub struct WindowCounts {
     pub start: Time,
     pub this: u32,
     pub last: u32,
@@ -44,7 +44,7 @@ impl SlidingWindow {
     }
 
     /// The verdict of these counts after the hits were admitted or not.
-    pub fn verdict(self, counts: Counts, admitted: bool, hits: Hits, now: Time) -> Verdict {
+    pub fn verdict(self, counts: WindowCounts, admitted: bool, hits: Hits, now: Time) -> Verdict {
         let counted = u64::from(counts.this) + self.overlapping(counts, now);
         let admitted_after = |hits| self.admits_at(counts, hits).map(|then| micros_until(now, then));
         Verdict {
@@ -58,32 +58,32 @@ impl SlidingWindow {
     }
 
     /// The stored counts, moved on to the window of `now`.
-    fn at(self, counts: Counts, now: Time) -> Counts {
+    fn at(self, counts: WindowCounts, now: Time) -> WindowCounts {
         let start = self.window.start(now);
         if counts.start >= start {
             // A window that begins slightly later: time stops at its start.
             counts
         } else if counts.start.seconds().saturating_add(self.window.seconds()) >= start.seconds() {
-            Counts { start, this: 0, last: counts.this }
+            WindowCounts { start, this: 0, last: counts.this }
         } else {
-            Counts { start, this: 0, last: 0 }
+            WindowCounts { start, this: 0, last: 0 }
         }
     }
 
     /// The hits of the previous window that still count.
     // A window has at least a second, and a count is below 2³².
-    fn overlapping(self, counts: Counts, now: Time) -> u64 {
+    fn overlapping(self, counts: WindowCounts, now: Time) -> u64 {
         let elapsed = micros_until(counts.start, now.micros()) / self.window.seconds();
         u64::from(counts.last) * OVERLAP_SCALE.saturating_sub(elapsed) / OVERLAP_SCALE
     }
 
-    fn take(self, before: Counts, hits: Hits, now: Time) -> (Counts, bool) {
+    fn take(self, before: WindowCounts, hits: Hits, now: Time) -> (WindowCounts, bool) {
         match hits {
             Hits::Take(0) => (before, true),
             Hits::Take(hits) => {
                 let room = self.limit.saturating_sub(self.overlapping(before, now));
                 match u32::try_from(u64::from(before.this).saturating_add(hits)) {
-                    Ok(this) if u64::from(this) <= room => (Counts { this, ..before }, true),
+                    Ok(this) if u64::from(this) <= room => (WindowCounts { this, ..before }, true),
                     _ => (before, false),
                 }
             }
@@ -91,13 +91,13 @@ impl SlidingWindow {
                 let hits = u32::try_from(hits).unwrap_or(u32::MAX);
                 let older = hits.saturating_sub(before.this);
                 let this = before.this.saturating_sub(hits);
-                (Counts { this, last: before.last.saturating_sub(older), ..before }, true)
+                (WindowCounts { this, last: before.last.saturating_sub(older), ..before }, true)
             }
         }
     }
 
     /// The first microsecond at which the hits would be admitted; `None` if they never fit.
-    fn admits_at(self, counts: Counts, hits: u64) -> Option<u64> {
+    fn admits_at(self, counts: WindowCounts, hits: u64) -> Option<u64> {
         let room = self.limit.checked_sub(hits)?;
         let start = counts.start.micros();
         let (begun, count, room) = match room.checked_sub(counts.this.into()) {
@@ -116,7 +116,7 @@ impl SlidingWindow {
         OVERLAP_SCALE.saturating_sub(overlap) * self.window.seconds()
     }
 
-    fn state(self, counts: Counts) -> State {
+    fn state(self, counts: WindowCounts) -> State {
         self.beginning(counts.start, u64::from(counts.last) << 32 | u64::from(counts.this))
     }
 
@@ -128,8 +128,8 @@ impl SlidingWindow {
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "each half of the number is a count")]
-    fn counts(self, state: State) -> Counts {
+    fn counts(self, state: State) -> WindowCounts {
         let start = Time::from_seconds(state.end.seconds().saturating_sub(self.window.seconds() * 2));
-        Counts { start, this: state.number as u32, last: (state.number >> 32) as u32 }
+        WindowCounts { start, this: state.number as u32, last: (state.number >> 32) as u32 }
     }
 }

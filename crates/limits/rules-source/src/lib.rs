@@ -165,7 +165,8 @@ impl<T> Source<T> {
     ) -> ReloadOutcome {
         let mut reloading = lock(&self.reloading);
         let reading = read();
-        let (hash, files) = (reading.hash(), reading.files.len());
+        let hash = reading.hash();
+        let files = reading.files.len();
         let input = Input { origin, hash, files, diagnostics: reading.diagnostics };
         let compiled = || (compile(&reading.files, self.options), reading.files);
         let outcome = self.load_input(input, compiled, now, &mut reloading);
@@ -225,7 +226,8 @@ impl<T> Source<T> {
         warnings: usize,
         now: Time,
     ) -> Option<Arc<Published<T>>> {
-        let (hash, domains) = (set.rules.fingerprint(), set.rules.domains().count());
+        let hash = set.rules.fingerprint();
+        let domains = set.rules.domains().count();
         let rules = set.rules.rule_count() as usize;
         let shown_hash = format_args!("{hash:016x}");
         tracing::info!(source = %origin, files, domains, rules, hash = shown_hash, "rules loaded");

@@ -52,7 +52,8 @@ impl Listing {
             listing.diagnostics.push(diagnostic);
             return listing;
         }
-        let (mut ahead, mut room) = (vec![directory.to_owned()], 0..max_entries);
+        let mut ahead = vec![directory.to_owned()];
+        let mut room = 0..max_entries;
         while let Some(next) = ahead.pop() {
             let unreadable = |error: &io::Error| diagnostics::unreadable_directory(&next, error);
             let entries = fs::read_dir(&next).map(Some).or_else(|error| match error.kind() {
@@ -84,7 +85,8 @@ impl Listing {
     }
 
     fn add(&mut self, entry: &DirEntry, ahead: &mut Vec<PathBuf>) {
-        let (path, is_internal) = (entry.path(), is_internal_to_a_volume(&entry.file_name()));
+        let path = entry.path();
+        let is_internal = is_internal_to_a_volume(&entry.file_name());
         let own = match entry.metadata() {
             Ok(own) => own,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,

@@ -36,7 +36,7 @@ pub enum How {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Step<'r> {
+pub struct MatchStep<'r> {
     pub node: &'r Node,
     pub how: How,
 }
@@ -44,7 +44,7 @@ pub struct Step<'r> {
 #[derive(Debug)]
 pub struct Matched<'r> {
     pub rule: &'r Rule,
-    steps: SmallVec<[Step<'r>; 4]>,
+    steps: SmallVec<[MatchStep<'r>; 4]>,
     /// There are levels below the last one.
     has_children: bool,
     /// The metric name is the rule's full key.
@@ -54,7 +54,7 @@ pub struct Matched<'r> {
 impl Domain {
     /// The rule that these entries match. `scratch` is used as a buffer and left as it was.
     pub fn find<E: Entry>(&self, entries: &[E], scratch: &mut String) -> Option<Matched<'_>> {
-        let mut steps: SmallVec<[Step<'_>; 4]> = SmallVec::new();
+        let mut steps: SmallVec<[MatchStep<'_>; 4]> = SmallVec::new();
         let mut level = &self.root;
         let mut as_written = true;
         for entry in entries {
@@ -79,7 +79,7 @@ impl Domain {
             level = &step.node.children;
         }
         let is_limited = |node: &Node| node.rule.is_some();
-        level.step(last, scratch).is_some_and(|Step { node, .. }| {
+        level.step(last, scratch).is_some_and(|MatchStep { node, .. }| {
             let is_end = node.children.is_empty();
             !is_limited(node) && (is_end || level.named(last.key()).is_some_and(is_limited))
         })
@@ -95,11 +95,11 @@ impl Domain {
 
 impl Level {
     /// The step of this entry on this level. `scratch` is used as a buffer and left as it was.
-    pub fn step(&self, entry: &impl Entry, scratch: &mut String) -> Option<Step<'_>> {
+    pub fn step(&self, entry: &impl Entry, scratch: &mut String) -> Option<MatchStep<'_>> {
         if self.is_empty() {
             return None;
         }
-        let bare = || self.named(entry.key()).map(|node| Step { node, how: How::Bare });
+        let bare = || self.named(entry.key()).map(|node| MatchStep { node, how: How::Bare });
         let length = entry.key().len() + entry.value().len();
         if length >= self.longest && self.wildcards.is_empty() {
             // With the underscore it is longer than every text: on levels of bare keys, joining it costs as much as the
@@ -112,9 +112,9 @@ impl Level {
         scratch.push_str(entry.value());
         let text = scratch.split_at(start).1;
         let found = if let Some(node) = self.named(text) {
-            Some(Step { node, how: How::Exact })
+            Some(MatchStep { node, how: How::Exact })
         } else if let Some(node) = self.wildcards.first_match(text) {
-            Some(Step { node, how: How::Wildcard })
+            Some(MatchStep { node, how: How::Wildcard })
         } else {
             bare()
         };
@@ -127,7 +127,7 @@ impl Level {
         let steps = left.filter_map(|(index, entry)| Some((self.step(entry, scratch)?, entry.key(), index)));
         let mut steps: SmallVec<[_; 4]> = steps.collect();
         steps.sort_unstable_by_key(|(step, key, _)| (step.how, *key));
-        for (Step { node, .. }, _, index) in steps {
+        for (MatchStep { node, .. }, _, index) in steps {
             order.push(index);
             let is_last = order.len() == entries.len();
             if if is_last { node.rule.is_some() } else { node.children.order(entries, order, scratch) } {
@@ -139,7 +139,7 @@ impl Level {
     }
 }
 
-impl<'r> Step<'r> {
+impl<'r> MatchStep<'r> {
     /// The part of the pattern after `key_`; the complete pattern if the key has the `*`.
     pub fn pattern_value(&self, entry: &impl Entry) -> &'r str {
         let text = &*self.node.text;
@@ -187,7 +187,7 @@ impl<'r> Step<'r> {
 
 impl<'r> Matched<'r> {
     /// The levels of the path, from first to last.
-    pub fn steps(&self) -> &[Step<'r>] {
+    pub fn steps(&self) -> &[MatchStep<'r>] {
         &self.steps
     }
 

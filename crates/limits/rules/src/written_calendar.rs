@@ -44,7 +44,8 @@ impl<'a> WrittenCalendar<'a> {
         let mut written = Self::default();
         for part in text.split(',').map(str::trim) {
             let (name, value) = part.split_once('=').unwrap_or((CalendarField::TimeZone.name(), part));
-            let (name, value) = (name.trim(), value.trim());
+            let name = name.trim();
+            let value = value.trim();
             let is_new = match CalendarField::ALL.into_iter().find(|field| field.name() == name) {
                 Some(CalendarField::TimeZone) => written.time_zone.replace(value).is_none(),
                 Some(CalendarField::WeekStart) => written.week_start.replace(value).is_none(),

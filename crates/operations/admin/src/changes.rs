@@ -46,10 +46,10 @@ pub(super) async fn list(api: &Api, most: usize) -> Result<Reply, Problem> {
 
 /// What was seen last, to notice a change.
 #[derive(Default)]
-pub(super) struct Watch(Mutex<Seen>);
+pub(super) struct Watch(Mutex<LastSeen>);
 
 #[derive(Default)]
-struct Seen {
+struct LastSeen {
     served: Option<Arc<Served>>,
     rejections: u64,
     outage: Option<Outage>,
@@ -59,7 +59,7 @@ impl Watch {
     /// Notes the state at the start, which is no change.
     pub(super) fn begin(&self, api: &Api) {
         let state = api.managed.source.state();
-        let seen = Seen { served: api.managed.source.current(), rejections: state.errors, outage: None };
+        let seen = LastSeen { served: api.managed.source.current(), rejections: state.errors, outage: None };
         *lock(&self.0) = seen;
     }
 
@@ -109,11 +109,11 @@ const MAX_DOMAINS: usize = 3;
 
 /// The policies that decide while the store fails: `local (shop), error (api, cart, edge and 4 others)`.
 fn deciding(policies: &[(OnStoreFailure, Vec<String>)]) -> String {
-    let one = |(policy, domains): &(OnStoreFailure, Vec<String>)| match policies.len() {
+    let named = |(policy, domains): &(OnStoreFailure, Vec<String>)| match policies.len() {
         1 => policy.name().to_owned(),
         _ => format!("{} ({})", policy.name(), few(domains)),
     };
-    policies.iter().map(one).collect::<Vec<_>>().join(", ")
+    policies.iter().map(named).collect::<Vec<_>>().join(", ")
 }
 
 /// The names of some domains.

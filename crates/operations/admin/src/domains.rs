@@ -16,7 +16,7 @@ use super::{
 use api::{Switches, SwitchesCleared};
 use clock::{Clock, SystemClock, Time};
 use fleet::Summary;
-use overrides::{ChangeError, EVERY_DOMAIN, Index, Kept, Override, model::is_forced};
+use overrides::{ChangeError, Durability, EVERY_DOMAIN, Index, Override, model::is_forced};
 
 /// `GET /api/v1/domains`: the switches in force, by their domains.
 pub(super) async fn get(api: &Api, _: &Call<'_>) -> Result<Reply, Problem> {
@@ -59,7 +59,7 @@ pub(super) async fn set(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let effect = effect(api, &one, &Summary::default(), is_forced)?;
     let kept = match &body["this_replica"] {
         Json::Null | Json::Bool(false) => keeper.set(&one).await.map_err(with_advice)?,
-        Json::Bool(true) => keeper.switch_here(one.clone()).map(|()| Kept::Stored)?,
+        Json::Bool(true) => keeper.switch_here(one.clone()).map(|()| Durability::Stored)?,
         other => {
             return Err(Problem::bad_request(format!("this_replica: expected true or false, got {other}")));
         }
@@ -79,10 +79,11 @@ fn with_advice(error: ChangeError) -> ChangeError {
 
 /// `DELETE /api/v1/domains?domain=&this_replica=`: removes the switches of a domain.
 pub(super) async fn clear(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
-    let (query, keeper) = (&call.query, &api.managed.keeper);
+    let query = &call.query;
+    let keeper = &api.managed.keeper;
     let domain = query.needed("domain");
     let (removed, kept) = if query.is_true("this_replica") {
-        (keeper.index().clear_here(domain), Kept::Stored)
+        (keeper.index().clear_here(domain), Durability::Stored)
     } else {
         keeper.clear(domain).await.map_err(with_advice)?
     };

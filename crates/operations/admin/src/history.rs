@@ -152,12 +152,14 @@ impl Series {
         self.samples.push_back(sample);
     }
 
-    fn latency(&self, of: impl Fn(&Sample) -> &Vec<Distribution>) -> Buckets {
+    fn latency(&self, distributions: impl Fn(&Sample) -> &Vec<Distribution>) -> Buckets {
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
             return Buckets::default();
         };
         let mut all = Buckets::default();
-        of(first).iter().zip(of(last)).for_each(|(before, after)| all.add(&Buckets::between(before, after)));
+        for (before, after) in distributions(first).iter().zip(distributions(last)) {
+            all.add(&Buckets::between(before, after));
+        }
         all
     }
 }

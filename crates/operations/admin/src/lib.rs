@@ -187,7 +187,8 @@ impl Api {
     /// The caller and the route, if the caller may use it.
     fn route(&self, head: &Parts) -> Result<Asked, Problem> {
         let peer = head.extensions.get().copied().unwrap_or(Peer::Unix(None));
-        let (path, service) = (head.uri.path(), self.managed.stats.service());
+        let path = head.uri.path();
+        let service = self.managed.stats.service();
         guard::check_origin(&head.headers)?;
         let who = guard::authenticate(self.access.tokens.as_deref(), &head.headers, peer, service)?;
         let route = match routes::find(&head.method, path) {

@@ -49,10 +49,10 @@ impl Why {
 }
 
 #[derive(Default)]
-pub(super) struct Watch(Mutex<Seen>);
+pub(super) struct Watch(Mutex<Samples>);
 
 #[derive(Default)]
-struct Seen {
+struct Samples {
     /// The oldest first.
     samples: VecDeque<Sample>,
     current: Vec<NotEnforced>,
@@ -114,7 +114,7 @@ impl Api {
     /// The switches that allow or shadow the requests of a domain.
     fn switches(&self, now: Time) -> Vec<(Arc<Override>, NotEnforced)> {
         let index = self.managed.keeper.index();
-        let of = |(switch, is_here): (Arc<Override>, bool)| {
+        let not_enforced = |(switch, is_here): (Arc<Override>, bool)| {
             let why = match switch.action {
                 Action::Allow => Why::DomainAllow,
                 Action::Shadow => Why::DomainShadow,
@@ -123,16 +123,16 @@ impl Api {
                 }
             };
             let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-            let one = NotEnforced {
+            let reported = NotEnforced {
                 alone: is_here,
                 until: switch.expires.map(timestamp),
                 by: text(&switch.by),
                 reason: text(&switch.reason),
                 ..new(why, switch.target.domain())
             };
-            Some((switch, one))
+            Some((switch, reported))
         };
-        domains::in_force(index, index.time(now)).into_iter().filter_map(of).collect()
+        domains::in_force(index, index.time(now)).into_iter().filter_map(not_enforced).collect()
     }
 
     /// When a switch was set, by the log of changes.
@@ -219,7 +219,7 @@ fn since(known: &[NotEnforced], one: &NotEnforced) -> Option<String> {
     known.iter().find(is_same).map(|known| known.since.clone())
 }
 
-impl Seen {
+impl Samples {
     /// Store failures, and requests that meet no rule, since the oldest sample.
     fn of_the_last_minute(&mut self, now: Sample) -> Vec<NotEnforced> {
         let is_old = |sample: &Sample| {
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn failures_and_unmatched_requests_are_those_of_the_last_minute() {
-        let mut seen = Seen::default();
+        let mut seen = Samples::default();
         assert_eq!(seen.of_the_last_minute(sample(100, &[("shop", requests(10, 10, 10))], 10)), []);
         let now = [("shop", requests(50, 10, 12)), (UNKNOWN_DOMAIN, requests(39, 39, 0))];
         let found = seen.of_the_last_minute(sample(101, &now, 12));

@@ -18,7 +18,7 @@ use fleet::Summary;
 use limit::{Limit, Limits};
 use limiter::Served;
 use overrides::{
-    Action, ChangeError, Found, Index, Input, Kept, Override, Scope, Target, Value, applies,
+    Action, ChangeError, Durability, Found, Index, Input, Override, Scope, Target, Value, applies,
     model::is_forced, table::of_json_line, target::entries_of_text,
 };
 use rules::Rule;
@@ -36,7 +36,8 @@ pub(super) async fn list(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
         let entries = text(name).map(entries_of_text).transpose();
         entries.map_err(|error| Problem::bad_request(format!("{name}: {error}")))
     };
-    let (domain, action) = (text("domain"), text("action"));
+    let domain = text("domain");
+    let action = text("action");
     let entries = entries_of("descriptor")?;
     let requested = entries_of("request")?;
     let is_wanted = |one: &Override| {
@@ -136,7 +137,7 @@ async fn asked(api: &Api, call: &Call<'_>) -> Result<(Override, Effect), Problem
 }
 
 /// The reply to a change that sets an override, with its effect.
-pub(super) fn changed(api: &Api, one: &Override, effect: Effect, kept: Kept) -> Result<Reply, Problem> {
+pub(super) fn changed(api: &Api, one: &Override, effect: Effect, kept: Durability) -> Result<Reply, Problem> {
     let mut reply = effect.of(one);
     let warnings: Vec<String> = reply.warning.take().into_iter().chain(owed(kept)).collect();
     reply.warning = Some(warnings.join("; ")).filter(|text| !text.is_empty());
@@ -146,10 +147,10 @@ pub(super) fn changed(api: &Api, one: &Override, effect: Effect, kept: Kept) -> 
 }
 
 /// The warning about a change that is not stored.
-pub(super) fn owed(kept: Kept) -> Option<String> {
+pub(super) fn owed(kept: Durability) -> Option<String> {
     let text = "redis is away: the change is in force on this replica now, and on the others when redis is back; it is lost \
                 if this replica ends before";
-    (kept == Kept::Owed).then(|| text.to_owned())
+    (kept == Durability::Owed).then(|| text.to_owned())
 }
 
 /// The rule that an override applies to, a warning, and the limits before and after.
@@ -303,7 +304,9 @@ fn read_lines(api: &Api, call: &Call<'_>, recent: &Summary, now: Time) -> Result
     let text = std::str::from_utf8(body)
         .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
     let by = by(call, "");
-    let (mut all, mut errors, mut needs_force) = (Vec::new(), Vec::new(), true);
+    let mut all = Vec::new();
+    let mut errors = Vec::new();
+    let mut needs_force = true;
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         let read = of_json_line(line, now).map_err(Problem::bad_request);
         let admitted = read.and_then(|Input { one, force, is_exported }| {

@@ -24,7 +24,8 @@ pub(super) enum Order {
 pub(super) async fn top(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = &call.query;
     let is_unmatched = query.is_true("unmatched");
-    let (domain, rule) = (query.text("domain"), query.text("rule"));
+    let domain = query.text("domain");
+    let rule = query.text("rule");
     let key = query.descriptor("descriptor")?;
     let parts = Parts { keys: !is_unmatched, domain, rule, key: key.as_deref(), ..Parts::default() };
     let mut view = api.view(query, parts).await?;
@@ -105,7 +106,8 @@ fn as_shown(key: &[(String, String)], values: KeyValues) -> Vec<Entry> {
 /// shadow mode allowed. With `after`, the newest `n` refusals of this replica with a larger id, one by one.
 pub(super) async fn refusals(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let query = &call.query;
-    let (domain, entries) = (query.text("domain"), query.descriptor("descriptor")?);
+    let domain = query.text("domain");
+    let entries = query.descriptor("descriptor")?;
     if query.text("after").is_some() {
         return one_by_one(api, query, entries.as_deref());
     }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, io, sync::Arc};
 
-use budget::{Budget, Share};
+use budget::{Budget, Reservation};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use serde::{Serialize, de::DeserializeOwned};
@@ -38,7 +38,7 @@ pub(super) enum Body {
 /// The JSON of a reply. What it takes is reserved before, piece by piece, until it is sent.
 pub(super) struct Paper {
     pieces: Vec<Vec<u8>>,
-    reserved: Share,
+    reserved: Reservation,
 }
 
 /// Why a call failed. The message has the value seen, the expected one, and what to do.
@@ -154,7 +154,7 @@ impl<'a> Query<'a> {
 
 impl Paper {
     pub(super) fn new(memory: &Arc<Budget>) -> Self {
-        Self { pieces: Vec::new(), reserved: Share::new(memory) }
+        Self { pieces: Vec::new(), reserved: Reservation::new(memory) }
     }
 
     pub(super) fn len(&self) -> usize {

@@ -64,7 +64,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
 
 pub(super) fn list(api: &Api, View { merged, whose }: &View, wanted: &Wanted<'_>) -> Result<Reply, Problem> {
     let served = api.managed.source.current();
-    let counted = Counted {
+    let counted = RuleHitsByKey {
         all: merged.rules.iter().map(|hits| (&*hits.rule, hits)).collect(),
         others: merged.other_rules > 0,
         has_rates: api.rule_rates.has_rates(served.as_ref()),
@@ -121,7 +121,7 @@ impl<I: Iterator<Item: Serialize>> Serialize for Rows<I> {
 }
 
 /// What the rules have counted, by their full keys.
-struct Counted<'a> {
+struct RuleHitsByKey<'a> {
     all: HashMap<&'a str, &'a RuleHits>,
     /// Others were counted, too.
     others: bool,
@@ -129,7 +129,7 @@ struct Counted<'a> {
     now: Time,
 }
 
-impl Counted<'_> {
+impl RuleHitsByKey<'_> {
     fn of(&self, rule: &Rule) -> RuleHits {
         let none = || RuleHits { is_partial: self.others, ..RuleHits::default() };
         self.all.get(&*rule.full_key).map_or_else(none, |hits| RuleHits::clone(hits))
@@ -142,7 +142,12 @@ fn rules<'a>(served: &'a Served, domain: Option<&str>) -> Vec<(&'a Rule, bool)> 
     domains.flat_map(|domain| domain.rules()).collect()
 }
 
-fn json(served: &Served, rule: &Rule, has_fixed_name: bool, counted: &Counted<'_>) -> RuleListed<LimitShown> {
+fn json(
+    served: &Served,
+    rule: &Rule,
+    has_fixed_name: bool,
+    counted: &RuleHitsByKey<'_>,
+) -> RuleListed<LimitShown> {
     let info = served.attached.recent(rule.id);
     let place = info.and_then(|info| info.place.as_ref());
     let RuleHits { hits, per_second, is_partial, .. } = counted.of(rule);
@@ -180,9 +185,10 @@ impl RuleRates {
     pub(super) fn sample(&self, served: Option<Arc<Served>>, shadow_mode: bool, now: Time) {
         let Some(served) = served else { return };
         let ids = (0..served.rules.rule_count()).map(RuleId);
-        let of = |id| served.attached.stats(id).map(|stats| hits_of(stats, shadow_mode)).unwrap_or_default();
-        let hits = ids.map(of);
-        let sample = Sample { time: now, hits: hits.collect(), served };
+        let hits_of_rule =
+            |id| served.attached.stats(id).map(|stats| hits_of(stats, shadow_mode)).unwrap_or_default();
+        let hits = ids.map(hits_of_rule).collect();
+        let sample = Sample { time: now, hits, served };
         let mut samples = lock(&self.0);
         // After a reload the ids differ, and a clock that was set back gives no rate.
         if samples.back().is_some_and(|last| !Arc::ptr_eq(&last.served, &sample.served) || last.time >= now) {
@@ -207,11 +213,11 @@ impl RuleRates {
         let (Some(first), Some(last)) = (samples.front(), samples.back()) else { return Vec::new() };
         let micros = last.time.micros().saturating_sub(first.time.micros()).max(1);
         let stats = &last.served.attached;
-        let of = |id| stats.stats(id).map(|stats| hits_of(stats, shadow_mode)).unwrap_or_default();
+        let hits_of_rule = |id| stats.stats(id).map(|stats| hits_of(stats, shadow_mode)).unwrap_or_default();
         let sampled = (0..).map(RuleId).zip(first.hits.iter().zip(&last.hits));
         let rule = |(id, (before, after)): (RuleId, (&[u64; 4], &[u64; 4]))| RuleHits {
             rule: last.served.rules.rule(id).full_key.to_string(),
-            hits: of(id),
+            hits: hits_of_rule(id),
             per_second: rates_of(*before, *after, micros),
             is_partial: false,
         };

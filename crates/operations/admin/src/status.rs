@@ -45,7 +45,9 @@ pub(super) async fn of_view(api: &Api, View { merged, whose }: &View) -> Result<
 
 /// The status of this replica, with the rates and latencies of a view.
 fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Vec<Replica>>>) -> Status {
-    let (managed, started, now) = (&api.managed, api.managed.started, SystemClock.now());
+    let managed = &api.managed;
+    let started = api.managed.started;
+    let now = SystemClock.now();
     let [limit, block, allow, shadow, scale] = managed.keeper.index().usage().by_action;
     let known = replicas.as_ref().and_then(OrUnknown::known).map(Vec::as_slice);
     let not_enforced = not_enforced::shown(&merged.not_enforced, known.unwrap_or_default());
@@ -132,7 +134,7 @@ fn rules(api: &Api) -> RulesStatus {
 fn store(api: &Api) -> StoreStatus {
     let store = &api.managed.store;
     let pools = store.pools();
-    let sum = |of: fn(&PoolUsage) -> u64| pools.iter().map(of).fold(0, u64::saturating_add);
+    let sum = |number: fn(&PoolUsage) -> u64| pools.iter().map(number).fold(0, u64::saturating_add);
     let outage = api.managed.outages.current();
     StoreStatus {
         kind: api.managed.store_kind.to_owned(),
@@ -216,7 +218,8 @@ impl Api {
 
     /// How this replica announces itself.
     pub fn announcement(&self) -> Replica {
-        let (managed, rates) = (&self.managed, self.history.rates());
+        let managed = &self.managed;
+        let rates = self.history.rates();
         let state = managed.source.state();
         let overrides = managed.keeper.index().usage();
         let summary = if managed.fleet.publishes() { "published" } else { TURNED_OFF };

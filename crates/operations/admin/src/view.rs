@@ -100,7 +100,8 @@ impl Api {
 
     /// What this replica knows of its last minutes, without its status.
     pub(super) fn own_summary(&self, parts: Parts<'_>, most: usize) -> Summary {
-        let (managed, now) = (&self.managed, SystemClock.now());
+        let managed = &self.managed;
+        let now = SystemClock.now();
         let rates = self.history.rates();
         let mut summary = Summary {
             window_seconds: Recent::window_seconds(managed.started, now),

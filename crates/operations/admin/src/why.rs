@@ -55,7 +55,7 @@ struct Times {
 }
 
 #[derive(Default)]
-struct Seen {
+struct Occurrences {
     kinds: BTreeMap<Kind, Times>,
     /// Requests that are too long, or of kinds that found no room.
     more: u64,
@@ -81,7 +81,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let recording = api.managed.trials.as_ref().map(|trials| trials.requests.recording());
     let share_of_keys = recording.as_ref().map(Recording::rate);
     let seen = match recording {
-        None => Seen::default(),
+        None => Occurrences::default(),
         Some(recording) => {
             let wanted = wanted.clone();
             // One search or trial at a time: each takes a thread for as long as the recording is large.
@@ -202,10 +202,10 @@ fn fragment(entries: &[Entry]) -> String {
 }
 
 /// The requests with an entry of this value; then how many others have their descriptors.
-fn search(recording: &Recording, value: &str) -> Seen {
+fn search(recording: &Recording, value: &str) -> Occurrences {
     let needle = format!("\"value\":{}", serde_json::to_string(value).unwrap_or_default());
     let needle = memmem::Finder::new(needle.as_bytes());
-    let mut seen = Seen::default();
+    let mut seen = Occurrences::default();
     each_line(recording, |line| {
         if needle.find(line).is_none() {
             return;

@@ -144,7 +144,8 @@ fn rules_before(
 
 /// Invalid settings, as an error of no file: a program that reads JSON receives JSON.
 fn without_verdict(message: String) -> Reading {
-    let (file, path) = (String::new(), String::new());
+    let file = String::new();
+    let path = String::new();
     let error = Diagnostic { severity: Severity::Error, file, place: None, path, message, help: None };
     Reading { files: Vec::new(), diagnostics: vec![error] }
 }
@@ -324,7 +325,8 @@ impl Report {
 
     /// The limits that follow a calendar or a schedule, as they are now.
     fn calendars(&self) -> String {
-        let (mut out, now) = (String::new(), SystemClock.now());
+        let mut out = String::new();
+        let now = SystemClock.now();
         let is_of_time = |limit: &Limit| limit.period().calendar().is_some() || limit.schedule.is_some();
         let mut of_time: Vec<_> = self.limits().filter(|(_, limit)| is_of_time(limit)).collect();
         of_time.sort_by_key(|(rule, _)| &rule.full_key);

@@ -108,9 +108,11 @@ pub(super) fn wrapped(text: &str, indent: usize) -> String {
 /// The text with its lines broken at spaces, or within a word that is longer than a line, so that none is wider than
 /// `width`. Continued lines are indented. Escape codes take no column.
 fn wrap(text: &str, width: usize, indent: usize) -> String {
-    let (indent, mut wrapped) = (indent.min(width / 3), String::new());
+    let indent = indent.min(width / 3);
+    let mut wrapped = String::new();
     for line in text.split_inclusive('\n') {
-        let (mut used, mut is_escape) = (0, false);
+        let mut used = 0;
+        let mut is_escape = false;
         // The last space of the line, in bytes of the result and in columns.
         let mut space = None;
         for one in line.chars() {

@@ -93,38 +93,38 @@ fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place,
     let snake = snake_case(name);
     let is_of_request = |value: &&str| context.fills_in(&snake) && has_command(value);
     let constant = || text("descriptor_value").filter(|value| !is_of_request(value)).map(str::to_owned);
-    let one = |key: String, value: Option<String>| {
+    let added = |key: String, value: Option<String>| {
         let is_optional = fields.get("skip_if_absent").is_some_and(Value::flag);
         vec![Added { entry: Entry { key, value }, is_optional }]
     };
     Ok(match &*snake {
-        "generic_key" => one(key("generic_key"), constant()),
-        "header_value_match" => one(key("header_match"), constant()),
-        "query_parameter_value_match" => one(key("query_match"), constant()),
-        "remote_address_match" => one(key("remote_address_match"), constant()),
-        "remote_address" => one("remote_address".to_owned(), None),
-        "masked_remote_address" => one("masked_remote_address".to_owned(), None),
-        "source_cluster" => one("source_cluster".to_owned(), context.own_cluster.map(str::to_owned)),
+        "generic_key" => added(key("generic_key"), constant()),
+        "header_value_match" => added(key("header_match"), constant()),
+        "query_parameter_value_match" => added(key("query_match"), constant()),
+        "remote_address_match" => added(key("remote_address_match"), constant()),
+        "remote_address" => added("remote_address".to_owned(), None),
+        "masked_remote_address" => added("masked_remote_address".to_owned(), None),
+        "source_cluster" => added("source_cluster".to_owned(), context.own_cluster.map(str::to_owned)),
         "destination_cluster" => {
             let key = || "destination_cluster".to_owned();
             if context.clusters.is_empty() {
-                one(key(), None)
+                added(key(), None)
             } else {
                 let clusters = context.clusters.iter();
-                clusters.flat_map(|cluster| one(key(), Some((*cluster).to_owned()))).collect()
+                clusters.flat_map(|cluster| added(key(), Some((*cluster).to_owned()))).collect()
             }
         }
         "request_headers" | "query_parameters" | "dynamic_metadata" | "metadata" => {
             let key = text("descriptor_key")
                 .ok_or_else(|| unknown(&format!("`{snake}` without a `descriptor_key`")))?;
-            one(key.to_owned(), None)
+            added(key.to_owned(), None)
         }
         // The expressions of CEL have a key of their own.
         "extension" => {
             let typed = fields.get("typed_config");
             let key = typed.and_then(|typed| typed.get("descriptor_key")).and_then(Value::text);
             let key = key.ok_or_else(|| unknown("an extension"))?;
-            one(key.to_owned(), None)
+            added(key.to_owned(), None)
         }
         _ => return Err(unknown(&format!("`{snake}`"))),
     })

@@ -95,7 +95,9 @@ impl<'t> Gateway<'t> {
     }
 
     fn warn(&mut self, at: Value<'_>, message: impl Into<String>, help: &'static str) {
-        let (severity, place, message) = (Severity::Warning, at.place(), message.into());
+        let severity = Severity::Warning;
+        let place = at.place();
+        let message = message.into();
         self.remarks.push(Remark { severity, place, message, help });
     }
 

@@ -122,6 +122,6 @@ fn help(entries: &[Entry], search: &Search<'_>) -> String {
 
 /// The descriptor as commands take it, with `…` for a value of the request.
 pub(super) fn notation(entries: &[Entry]) -> String {
-    let one = |Entry { key, value }: &Entry| format!("{key}={}", value.as_deref().unwrap_or("…"));
-    entries.iter().map(one).collect::<Vec<_>>().join(",").escape_debug().to_string()
+    let text = |Entry { key, value }: &Entry| format!("{key}={}", value.as_deref().unwrap_or("…"));
+    entries.iter().map(text).collect::<Vec<_>>().join(",").escape_debug().to_string()
 }

@@ -141,7 +141,8 @@ impl Changes {
         }
         let lost = || format!("{dropped} changes waited for Redis and were dropped");
         let lost = (dropped > 0).then(|| change("changes_dropped", lost(), now));
-        let (key, mut commands) = (stream(pool), pipe());
+        let key = stream(pool);
+        let mut commands = pipe();
         for change in lost.iter().chain(&waiting) {
             let json = serde_json::to_string(change).map_err(|error| error.to_string())?;
             commands

@@ -53,7 +53,8 @@ impl Buckets {
             return None;
         }
         let rank = part * all as f64;
-        let (mut lower, mut below) = (0.0, 0.0);
+        let mut lower = 0.0;
+        let mut below = 0.0;
         for (bound, count) in &self.within {
             let count = *count as f64;
             if count > 0.0 && below + count >= rank {

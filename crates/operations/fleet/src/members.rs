@@ -139,7 +139,8 @@ async fn announce(pool: &CommandPool, own: &Replica, summary: Option<&str>) -> R
 
 /// Removes this replica, which stops.
 pub async fn leave(pool: &CommandPool) -> Result<(), String> {
-    let (members, id) = (pool.key("replicas"), own_id());
+    let members = pool.key("replicas");
+    let id = own_id();
     let mut commands = pipe();
     commands.cmd("DEL").arg(announcement_key(pool, id)).arg(summary_key(pool, id)).ignore();
     commands.cmd("SREM").arg(&members).arg(id).ignore();

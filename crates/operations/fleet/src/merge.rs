@@ -53,13 +53,13 @@ type Identity<'a> = (&'a str, Option<&'a str>, &'a [Entry]);
 
 fn keys<'a>(
     all: &[&'a Summary],
-    of: impl Fn(&'a Summary) -> &'a Vec<KeyHits>,
+    keys_of: impl Fn(&'a Summary) -> &'a Vec<KeyHits>,
     missing: impl Fn(&Summary, Option<&str>) -> Option<u64>,
 ) -> Vec<KeyHits> {
     // With the indexes of the summaries that have the key.
     let mut sums: HashMap<Identity<'a>, (KeyHits, Vec<usize>)> = HashMap::new();
     for (index, summary) in all.iter().enumerate() {
-        for key in of(summary) {
+        for key in keys_of(summary) {
             let identity = (key.domain.as_str(), key.rule.as_deref(), key.descriptor.as_slice());
             let (sum, seen) = sums.entry(identity).or_insert_with(|| {
                 (KeyHits { allowed: 0, refused: 0, shadowed: 0, error: 0, ..key.clone() }, Vec::new())
@@ -128,22 +128,25 @@ fn not_enforced(all: &[&Summary]) -> Vec<NotEnforced> {
 }
 
 /// The sums of each key. Refusals by a block are others than those by the key's limit.
-fn refusals<'a>(all: &[&'a Summary], of: impl Fn(&'a Summary) -> &'a Vec<KeyRefusals>) -> Vec<KeyRefusals> {
+fn refusals<'a>(
+    all: &[&'a Summary],
+    keys_of: impl Fn(&'a Summary) -> &'a Vec<KeyRefusals>,
+) -> Vec<KeyRefusals> {
     let mut sums: HashMap<_, KeyRefusals> = HashMap::new();
-    for one in all.iter().flat_map(|summary| of(summary)) {
-        let is_blocked = one.example.contains_key("blocked");
-        let identity = (one.domain.as_str(), one.rule.as_deref(), one.descriptor.as_slice(), is_blocked);
+    for key in all.iter().flat_map(|summary| keys_of(summary)) {
+        let is_blocked = key.example.contains_key("blocked");
+        let identity = (key.domain.as_str(), key.rule.as_deref(), key.descriptor.as_slice(), is_blocked);
         let Some(sum) = sums.get_mut(&identity) else {
-            sums.insert(identity, one.clone());
+            sums.insert(identity, key.clone());
             continue;
         };
-        sum.count = sum.count.saturating_add(one.count);
+        sum.count = sum.count.saturating_add(key.count);
         // RFC 3339 in UTC sorts by time.
-        if one.first < sum.first {
-            sum.first.clone_from(&one.first);
+        if key.first < sum.first {
+            sum.first.clone_from(&key.first);
         }
-        if one.last > sum.last {
-            (sum.last, sum.reason, sum.example) = (one.last.clone(), one.reason.clone(), one.example.clone());
+        if key.last > sum.last {
+            (sum.last, sum.reason, sum.example) = (key.last.clone(), key.reason.clone(), key.example.clone());
         }
     }
     sums.into_values().collect()

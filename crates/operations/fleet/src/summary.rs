@@ -152,12 +152,12 @@ impl Collect<'_> {
     }
 
     pub fn refusals(&self, summary: &mut Summary) {
-        let of = |is_shadowed| {
+        let keys_of = |is_shadowed| {
             let (keys, others) = self.recent.refused_keys(is_shadowed, self.now);
             (keys.iter().map(|key| self.refusal(key)).collect::<Vec<_>>(), others.count)
         };
-        (summary.refusals, summary.other_refusals) = of(false);
-        (summary.shadowed, summary.other_shadowed) = of(true);
+        (summary.refusals, summary.other_refusals) = keys_of(false);
+        (summary.shadowed, summary.other_shadowed) = keys_of(true);
     }
 
     fn refusal(&self, RefusedKey { count, first, last, example, .. }: &RefusedKey) -> KeyRefusals {

@@ -59,7 +59,8 @@ impl Decider {
         let source = Source::fixed(rules, move |rules: &RuleSet| handles(rules, &counters, Vec::new()));
         let policy = Policy { response: ResponseOptions::default(), ..policy };
         let store = Arc::new(MemoryStore::new(MAX_KEYS).holding(policy.max_holds));
-        let (clock, hold) = (Arc::new(ManualClock::default()), Arc::new(Mutex::new(0)));
+        let clock = Arc::new(ManualClock::default());
+        let hold = Arc::new(Mutex::new(0));
         let next_hold = hold.clone();
         let chance: Chance = Arc::new(move || *lock(&next_hold));
         let cache = (cache_bytes > 0).then(|| Arc::new(OverLimitCache::new(cache_bytes)));

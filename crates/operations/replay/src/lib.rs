@@ -38,7 +38,7 @@ pub use self::{
     order::WINDOW,
     read::{Log, Unreadable},
     report::{KeyReport, LimitReport, Report, RuleReport, UseReport},
-    share::Share,
+    share::Fraction,
 };
 use self::{
     changes::{Changes, Timeline},
@@ -59,7 +59,7 @@ pub struct Replay {
     /// Only requests before this time.
     pub to: Option<Time>,
     /// The share of keys that a suggested limit refuses.
-    pub suggest: Option<Share>,
+    pub suggest: Option<Fraction>,
 }
 
 #[derive(Debug)]
@@ -116,7 +116,8 @@ impl Replay {
                 line: Some(next.block.line(next.index)),
                 message: error.to_string(),
             })?;
-            let (number, bytes_read) = (outcome.requests, read.load(Relaxed));
+            let number = outcome.requests;
+            let bytes_read = read.load(Relaxed);
             show(&Decision { number, request: &request, time: next.time, answer, bytes_read });
         }
         if [Some(&rules), against.as_ref()].into_iter().flatten().any(Decider::has_evicted) {

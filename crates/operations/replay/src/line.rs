@@ -121,7 +121,8 @@ pub(crate) fn read(block: &mut Block, line: &str, number: u32) -> Result<(), Str
 
 /// The error without serde's line, which is always 1.
 pub(crate) fn worded(error: &serde_json::Error, expected: &str) -> String {
-    let (text, column) = (error.to_string(), error.column());
+    let text = error.to_string();
+    let column = error.column();
     let what = text.split(" at line ").next().unwrap_or(&text);
     if error.is_eof() {
         return format!(

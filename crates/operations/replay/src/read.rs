@@ -63,7 +63,7 @@ impl Blocks {
     ) -> io::Result<Self> {
         let (sender, blocks) = mpsc::sync_channel(READ_AHEAD);
         let reader = Reader { log: log.name.into(), line: 1, access_log, blocks: sender };
-        let bytes = Counted { bytes: log.bytes, read };
+        let bytes = CountedReader { bytes: log.bytes, read };
         let thread = thread::Builder::new().name("replay-log".to_owned());
         Ok(Self { blocks, reader: Some(thread.spawn(move || reader.read(bytes))?) })
     }
@@ -82,12 +82,12 @@ impl Blocks {
     }
 }
 
-struct Counted {
+struct CountedReader {
     bytes: Box<dyn Read + Send>,
     read: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountedReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.bytes.read(into)?;
         self.read.fetch_add(count as u64, Relaxed);
@@ -96,7 +96,7 @@ impl Read for Counted {
 }
 
 /// The text of a log, which its first bytes may show to be compressed.
-fn uncompressed(bytes: Counted) -> io::Result<Box<dyn Read>> {
+fn uncompressed(bytes: CountedReader) -> io::Result<Box<dyn Read>> {
     let mut bytes = BufReader::with_capacity(BLOCK_BYTES, bytes);
     Ok(match bytes.fill_buf()? {
         [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(bytes)),
@@ -150,7 +150,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(mut self, bytes: Counted) -> Result<(), Unreadable> {
+    fn read(mut self, bytes: CountedReader) -> Result<(), Unreadable> {
         let unreadable = |reader: &Self, error: io::Error| {
             reader.unreadable(reader.line, format!("cannot be read: {error}"))
         };

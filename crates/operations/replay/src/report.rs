@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::{Serialize, Serializer};
 
 use super::{
-    Outcome, Share,
+    Fraction, Outcome,
     block::{LogNotes, SampledBy},
     changes::{Changes, Slot},
     decider::Decider,
@@ -116,7 +116,7 @@ impl Report {
         against: Option<&Decider>,
         outcome: &Outcome,
         notes: LogNotes,
-        suggest: Option<Share>,
+        suggest: Option<Fraction>,
     ) -> Self {
         let tally = rules.tally();
         let allowing = against.map(Decider::tally);
@@ -158,7 +158,7 @@ impl Report {
     }
 
     /// The share of all requests that is newly refused is above this one.
-    pub fn is_above(&self, share: Share) -> bool {
+    pub fn is_above(&self, share: Fraction) -> bool {
         share.is_below(self.newly_refused, self.requests)
     }
 
@@ -203,7 +203,7 @@ fn add_allowances(rules: &mut Vec<RuleReport>, allowances: &Changes, others: &[R
     }
 }
 
-fn limit_report(limit: &LimitTally, suggest: Option<Share>) -> LimitReport {
+fn limit_report(limit: &LimitTally, suggest: Option<Fraction>) -> LimitReport {
     let most = limit.most_by_key();
     // The nearest rank.
     let rank = |per_mille: usize| {

@@ -4,11 +4,11 @@ use std::{fmt, str::FromStr};
 
 /// A share of at most 100 %, in billionths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Share(u64);
+pub struct Fraction(u64);
 
 const WHOLE: u64 = 1_000_000_000;
 
-impl Share {
+impl Fraction {
     /// True if `part` of `whole` is more than this share.
     pub(crate) fn is_below(self, part: u64, whole: u64) -> bool {
         u128::from(part) * u128::from(WHOLE) > u128::from(self.0) * u128::from(whole)
@@ -21,7 +21,7 @@ impl Share {
     }
 }
 
-impl FromStr for Share {
+impl FromStr for Fraction {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,7 +39,7 @@ impl FromStr for Share {
     }
 }
 
-impl fmt::Display for Share {
+impl fmt::Display for Fraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", self.0 as f64 / 1e7)
     }
@@ -51,8 +51,8 @@ mod tests {
 
     #[test]
     fn shares_are_exact() {
-        let share = |text: &str| text.parse::<Share>();
-        assert_eq!(share("0.1%"), Ok(Share(1_000_000)));
+        let share = |text: &str| text.parse::<Fraction>();
+        assert_eq!(share("0.1%"), Ok(Fraction(1_000_000)));
         assert_eq!(
             ["100%", "0%", "0.0000001%"].map(|text| share(text).unwrap().to_string()),
             ["100%", "0%", "0.0000001%"]

@@ -98,7 +98,9 @@ impl Tally {
 
     #[expect(clippy::indexing_slicing, reason = "the ids of the rules are dense")]
     pub(crate) fn count(&mut self, decision: &Observed<'_, '_>) {
-        let (request, now, is_refused) = (decision.request(), decision.now(), decision.is_refused());
+        let request = decision.request();
+        let now = decision.now();
+        let is_refused = decision.is_refused();
         for descriptor in decision.descriptors() {
             let rule = &mut self.rules[descriptor.rule.id.0 as usize];
             let is_first = rule.last != self.requests;
@@ -106,7 +108,8 @@ impl Tally {
             rule.requests += u64::from(is_first);
             let hash = hash_of(&self.hasher, rule.shared_levels, request.descriptors.get(descriptor.index));
             if is_refused && descriptor.is_over {
-                let (id, descriptor) = (descriptor.rule.id.0, descriptor.index);
+                let id = descriptor.rule.id.0;
+                let descriptor = descriptor.index;
                 let is_first = self.refusing.iter().all(|one| one.rule != id);
                 rule.refused += u64::from(is_first);
                 if self.refusing.iter().all(|one| (one.rule, one.hash) != (id, hash)) {

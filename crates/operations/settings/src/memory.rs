@@ -54,7 +54,7 @@ const LARGE: usize = 512 << 20;
 const TEXT_OF_A_VALUE: usize = 32;
 
 /// The default of a bound.
-pub struct Share {
+pub struct BoundShare {
     /// Of the memory.
     thousandths: usize,
     /// And these thousandths of the memory beyond so many bytes.
@@ -67,20 +67,20 @@ pub struct Share {
     pub content: &'static str,
 }
 
-const fn share(share: usize, (least, most): (usize, usize), content: &'static str) -> Share {
-    Share { thousandths: share, beyond: (0, 0), unit: 1, least, most, var: None, content }
+const fn share(share: usize, (least, most): (usize, usize), content: &'static str) -> BoundShare {
+    BoundShare { thousandths: share, beyond: (0, 0), unit: 1, least, most, var: None, content }
 }
 
-impl Share {
+impl BoundShare {
     const fn of(self, unit: usize, var: &'static Var) -> Self {
         Self { unit, var: Some(var), ..self }
     }
 }
 
 impl Bound {
-    pub const fn share(self) -> Share {
+    pub const fn share(self) -> BoundShare {
         match self {
-            Self::Rules => Share {
+            Self::Rules => BoundShare {
                 beyond: (160, SMALL),
                 ..share(195, (2_000, 500_000), "rules: two sets, and the reading of a third")
                     .of(300, &vars::RULES_MAX_VALUES.var)
@@ -113,7 +113,7 @@ impl Bound {
             Self::QueuedSettles => share(8, (100, 100_000), "settles and ends that wait for the store")
                 .of(256, &vars::HOLDS_MAX_QUEUED.var),
             Self::Leases => share(10, (100, 100_000), "keys with a lease").of(256, &vars::LEASE_MAX_KEYS.var),
-            Self::Overrides => Share {
+            Self::Overrides => BoundShare {
                 // An import may replace all, which are in memory twice then.
                 unit: 560,
                 beyond: (300, LARGE),
@@ -173,7 +173,7 @@ impl Memory {
             reader.raw(&vars::GRPC_SERVER_USE_TLS).is_some_and(|text| text.starts_with(['t', 'T', '1']));
         let mut memory = Self { limit, set_by, amounts: [(0, 1); Bound::ALL.len()] };
         for bound in Bound::ALL {
-            let Share { thousandths: share, beyond: (beyond, from), mut unit, least, most, var, .. } =
+            let BoundShare { thousandths: share, beyond: (beyond, from), mut unit, least, most, var, .. } =
                 bound.share();
             if bound == Bound::GrpcConnections && has_tls {
                 unit = TLS_CONNECTION;
@@ -196,7 +196,8 @@ impl Memory {
             memory.at_least(Bound::InflightRequests, 4_usize.saturating_mul(request));
             memory.at_least(Bound::JsonBodies, 2_usize.saturating_mul(request));
         }
-        let (sum, limit) = (memory.sum(), memory.limit);
+        let sum = memory.sum();
+        let limit = memory.limit;
         if sum > limit {
             let message = format!(
                 "the bounds together are {sum} bytes, of {limit}: when all of them are full, the process may be killed; \
@@ -255,7 +256,7 @@ pub fn markdown() -> String {
     let mut text = "| bound | memory for | variable | at 128 MiB | at 256 MiB | at 4 GiB |\n|---|---|---|---:|---:|---:|\n".to_owned();
     let mib = |bytes: usize| format!("{}.{}", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);
     for bound in Bound::ALL {
-        let Share { var, content, .. } = bound.share();
+        let BoundShare { var, content, .. } = bound.share();
         let variable = var.map_or_else(String::new, |var| format!("`{}`", var.name));
         let sizes = at.each_ref().map(|memory| mib(memory.bytes(bound))).join(" | ");
         // Writing to a String cannot fail, here and below.

@@ -247,7 +247,8 @@ pub(super) fn tags(text: &str) -> Result<Tags, InvalidValue> {
             let invalid = InvalidValue::new("tags such as key:value,key:value");
             return Err(invalid.with_hint(format!("{pair:?} must have one colon")));
         };
-        let (key, value) = (key.trim().to_owned(), value.trim().to_owned());
+        let key = key.trim().to_owned();
+        let value = value.trim().to_owned();
         tags.retain(|(known, _)| *known != key);
         tags.push((key, value));
     }

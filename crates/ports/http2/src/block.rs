@@ -4,7 +4,7 @@ use super::{
     hpack::MAX_LIST,
     meter::{Work, count},
 };
-use budget::Share;
+use budget::Reservation;
 
 /// The head of a well-formed request.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ pub(super) struct Block {
     pub(super) depends_on_itself: bool,
     pub(super) bytes: Vec<u8>,
     pub(super) frames: u32,
-    pub(super) share: Share,
+    pub(super) share: Reservation,
 }
 
 impl Block {

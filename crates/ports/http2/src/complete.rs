@@ -44,7 +44,8 @@ impl Frame {
     #[allow(clippy::indexing_slicing, reason = "the compiler evaluates it")]
     #[expect(clippy::cast_possible_truncation, reason = "the block is shorter than a frame of an envelope")]
     const fn new(block: &[u8], flags: u8) -> Self {
-        let (mut bytes, length) = ([0; MAX_FRAME], HEAD + block.len());
+        let mut bytes = [0; MAX_FRAME];
+        let length = HEAD + block.len();
         assert!(length <= MAX_FRAME);
         (bytes[2], bytes[3], bytes[4]) = (block.len() as u8, kind::HEADERS, flags);
         let mut at = 0;

@@ -359,7 +359,9 @@ impl<S: Service> Connection<S> {
         if head.stream == 0 || self.never_opened(head.stream) {
             return Err(Reason::ProtocolError);
         }
-        let (mut left, mut padding, mut payload) = (head.length, 0, payload);
+        let mut left = head.length;
+        let mut padding = 0;
+        let mut payload = payload;
         if head.has(flag::PADDED) {
             left = left.checked_sub(1).ok_or(Reason::FrameSizeError)?;
             let Some((length, behind)) = payload.split_first() else { return Ok(None) };
@@ -424,7 +426,8 @@ impl<S: Service> Connection<S> {
             self.data.under_way = self.data.padding > 0;
         }
         let (_, behind) = behind.split_at_checked(padding).unwrap_or((&[], behind));
-        let (id, end) = (self.data.stream, whole && self.data.end && !self.data.under_way);
+        let id = self.data.stream;
+        let end = whole && self.data.end && !self.data.under_way;
         if !self.data.dropped && (end || !data.is_empty()) {
             let Some(stream) = self.streams.open.get_mut(&id) else { return behind };
             stream.receiving = !end;

@@ -9,7 +9,7 @@ use super::{
     limits::{self, Flood},
     streams::Stream,
 };
-use budget::Share;
+use budget::Reservation;
 
 const KEPT_CAPACITY: usize = 1024;
 
@@ -40,7 +40,7 @@ impl<S: Service> Connection<S> {
             depends_on_itself,
             bytes: Vec::new(),
             frames: 0,
-            share: Share::new(&self.config.budget),
+            share: Reservation::new(&self.config.budget),
         };
         if !begun.add(block) {
             return self.limits.exceed(Flood::Headers);

@@ -43,9 +43,13 @@ const BY_LENGTH: [Run; RUNS] = TABLES.1;
 const fn tables() -> ([u16; SYMBOLS], [Run; RUNS]) {
     let mut by_code = [0; SYMBOLS];
     let mut runs = [Run { bits: 0, first: 0, end: 0, place: 0 }; RUNS];
-    let (mut place, mut run, mut next, mut bits) = (0, 0, 0_u64, 1_u8);
+    let mut place = 0;
+    let mut run = 0;
+    let mut next = 0_u64;
+    let mut bits = 1_u8;
     while bits <= 30 {
-        let (first, at) = (next, place);
+        let first = next;
+        let at = place;
         let mut symbol = 0_u16;
         while symbol <= EOS {
             if LENGTHS[symbol as usize] == bits {
@@ -68,7 +72,8 @@ const fn tables() -> ([u16; SYMBOLS], [Run; RUNS]) {
 /// Appends the decoded text to `into`; false if the code is invalid.
 pub(super) fn decode(text: &[u8], into: &mut Vec<u8>) -> bool {
     // Left-aligned.
-    let (mut waiting, mut bits) = (0_u64, 0_u8);
+    let mut waiting = 0_u64;
+    let mut bits = 0_u8;
     let mut text = text.iter();
     loop {
         while bits <= 56 {

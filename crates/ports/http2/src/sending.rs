@@ -14,7 +14,7 @@ use super::{
     meter::{Work, count},
     streams::{End, Outgoing},
 };
-use budget::Share;
+use budget::Reservation;
 
 /// Sent after the first GOAWAY: its acknowledgement shows that the peer has read the GOAWAY.
 pub(super) const GOAWAY_PING: &[u8] = b"goodbye!";
@@ -46,7 +46,7 @@ impl<S: Service> Connection<S> {
             outgoing.data.extend_from_slice(data);
             outgoing.end = end;
         } else {
-            let share = Share::new(&self.config.budget);
+            let share = Reservation::new(&self.config.budget);
             self.streams.block(id, Outgoing { data: data.to_vec(), sent: 0, end, share, since: self.now });
         }
         self.send_outgoing(id);

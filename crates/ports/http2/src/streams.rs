@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use hashbrown::HashMap;
 
 use super::meter::{Work, count};
-use budget::{Budget, Share};
+use budget::{Budget, Reservation};
 
 /// Streams of a connection that are not charged to the budget. Further ones are charged in steps of as many, because
 /// all threads share the budget.
@@ -25,7 +25,7 @@ pub(super) struct Streams<C> {
     pub(super) blocked: usize,
     /// The number of streams that may be open without a further charge.
     paid: usize,
-    share: Share,
+    share: Reservation,
 }
 
 pub(super) struct Stream<C> {
@@ -46,7 +46,7 @@ pub(super) struct Outgoing {
     pub(super) data: Vec<u8>,
     pub(super) sent: usize,
     pub(super) end: End,
-    pub(super) share: Share,
+    pub(super) share: Reservation,
     pub(super) since: Instant,
 }
 
@@ -59,7 +59,7 @@ pub enum End {
 
 impl<C> Streams<C> {
     pub(super) fn new(budget: &Arc<Budget>) -> Self {
-        Self { open: HashMap::new(), blocked: 0, paid: FREE, share: Share::new(budget) }
+        Self { open: HashMap::new(), blocked: 0, paid: FREE, share: Reservation::new(budget) }
     }
 
     /// Charges one more stream; false if the budget is exhausted.

@@ -49,7 +49,8 @@ impl Table {
         let place = index.checked_sub(1)?;
         if let Some((name, value)) = STATIC.get(place) {
             let is_regular = !name.starts_with(':');
-            let (name, value) = (name.as_bytes(), value.as_bytes());
+            let name = name.as_bytes();
+            let value = value.as_bytes();
             return Some(Field { name, value, is_regular, has_valid_value: true });
         }
         self.entry(index).map(Entry::field)

@@ -22,7 +22,7 @@ use command::{Command, CommandKind};
 use counters::{Check, CounterId};
 pub use lease::Receipt;
 use limit::{Hits, Verdict, lease::Grant};
-use script_call::{Counts, ScriptCall, is_log};
+use script_call::{CountMode, ScriptCall, is_log};
 use wire::{Callers, Keys, Pipeline, at, at_mut, index};
 pub(super) use {
     complete::{Learned, cannot_count_together},
@@ -172,7 +172,7 @@ impl RedisPipeline {
             let open = self.filling.get(&filling).copied().filter(|_| latest.is_none());
             let open = open.filter(|command| !self.script_call(*command).is_full());
             let command = open.unwrap_or_else(|| {
-                let new = self.push_call(Counts::Each);
+                let new = self.push_call(CountMode::Each);
                 self.filling.insert(filling, new);
                 new
             });
@@ -188,7 +188,7 @@ impl RedisPipeline {
     pub(super) fn count_together(&mut self, id: CounterId, checks: &[ScriptCheck<'_>]) {
         let joined = self.latest.get(&id).copied().filter(|latest| self.is_unit(*latest, checks));
         let CommandKey { command, key: first } = joined.unwrap_or_else(|| {
-            let command = self.push_call(Counts::Units);
+            let command = self.push_call(CountMode::Units);
             for check in checks {
                 self.script_call(command).push(check);
             }
@@ -205,7 +205,7 @@ impl RedisPipeline {
     pub(super) fn count_guarded(&mut self, checks: &[ScriptCheck<'_>], codes: &[u64]) {
         // Later hits must not join commands before this one.
         self.barrier();
-        let command = self.push_call(Counts::Guarded(codes.into()));
+        let command = self.push_call(CountMode::Guarded(codes.into()));
         for check in checks {
             let key = self.script_call(command).push(check);
             self.add_check(CommandKey { command, key }, check.hits);
@@ -261,7 +261,7 @@ impl RedisPipeline {
         self.filling.clear();
     }
 
-    fn push_call(&mut self, counts: Counts) -> u32 {
+    fn push_call(&mut self, counts: CountMode) -> u32 {
         self.push("", CommandKind::Script(ScriptCall::new(counts)))
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct ScriptCheck<'a> {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Counts {
+pub(super) enum CountMode {
     /// Each key by itself, in a call that others may join.
     Each,
     Units,
@@ -52,7 +52,7 @@ pub(super) enum Counts {
 }
 
 pub(super) struct ScriptCall {
-    counts: Counts,
+    counts: CountMode,
     keys: Keys,
     counters: Vec<ScriptCounter>,
 }
@@ -88,7 +88,7 @@ struct CounterReply {
 }
 
 impl ScriptCall {
-    pub(super) fn new(counts: Counts) -> Self {
+    pub(super) fn new(counts: CountMode) -> Self {
         Self { counts, keys: Keys::default(), counters: Vec::new() }
     }
 
@@ -144,18 +144,18 @@ impl ScriptCall {
 
     pub(super) fn script(&self) -> &'static Script {
         match &self.counts {
-            Counts::Each if is_log(self.counters[0].algorithm) => &script::LOGS,
-            Counts::Each => &script::STATES,
-            Counts::Units | Counts::Guarded(_) if self.is_timed() => &script::UNITS,
-            Counts::Units | Counts::Guarded(_) => &script::COUNTERS,
+            CountMode::Each if is_log(self.counters[0].algorithm) => &script::LOGS,
+            CountMode::Each => &script::STATES,
+            CountMode::Units | CountMode::Guarded(_) if self.is_timed() => &script::UNITS,
+            CountMode::Units | CountMode::Guarded(_) => &script::COUNTERS,
         }
     }
 
     pub(super) fn write(&self, into: &mut Vec<u8>, form: Form) {
         let (arguments, first) = match &self.counts {
-            Counts::Each => self.shared_arguments(),
-            Counts::Units => (self.counters.iter().collect(), SmallVec::new()),
-            Counts::Guarded(codes) => (self.counters.iter().collect(), guard(codes)),
+            CountMode::Each => self.shared_arguments(),
+            CountMode::Units => (self.counters.iter().collect(), SmallVec::new()),
+            CountMode::Guarded(codes) => (self.counters.iter().collect(), guard(codes)),
         };
         self.script().begin(into, form, self.keys(), arguments.len() + 1);
         for counter in &self.counters {
@@ -196,7 +196,7 @@ impl ScriptCall {
         expiring: &mut Vec<(CounterId, Time)>,
         mut failed: impl FnMut(&str) -> super::CheckResult,
     ) -> Result<ScriptReply, String> {
-        let is_guarded = matches!(self.counts, Counts::Guarded(_));
+        let is_guarded = matches!(self.counts, CountMode::Guarded(_));
         let keys = self.keys();
         let is_timed = self.is_timed();
         let mut list = reply.into_list(keys + usize::from(is_guarded) + 2 * usize::from(is_timed))?;

@@ -91,9 +91,9 @@ fn passed_backends(conclusion: &Conclusion<'_, '_>, available: &[usize]) -> Opti
             pairs.push((backend, model));
         }
     }
-    let of =
+    let pair =
         |(backend, model)| Value::Map(fields([(BACKEND, Some(text(backend))), (MODEL, Some(text(model)))]));
-    (!pairs.is_empty()).then(|| Value::List(pairs.into_iter().map(of).collect()))
+    (!pairs.is_empty()).then(|| Value::List(pairs.into_iter().map(pair).collect()))
 }
 
 fn fields<const N: usize>(fields: [(&str, Option<Value>); N]) -> Metadata {

@@ -165,7 +165,8 @@ impl Calendar {
         reason = "the lower byte has the cycle, the next two the zone"
     )]
     pub fn of_number(number: u32) -> Option<Self> {
-        let (zone, cycle) = (Zone::of_number((number >> 8) as u16)?, number as u8);
+        let zone = Zone::of_number((number >> 8) as u16)?;
+        let cycle = number as u8;
         (number >> 24 == 0 && cycle < Cycle::COUNT).then(|| Self::new(zone, Cycle::of_index(cycle)))
     }
 

@@ -147,16 +147,16 @@ impl World {
         lease.enter(start);
         let step = lease.take(hits, self.rng.bool(), &terms, now);
         match step {
-            Step::Admit(count) => {
+            LeaseStep::Admit(count) => {
                 assert!(count <= terms.limit || !self.is_sound, "{count} is over the limit");
                 self.window(start).admitted += hits;
                 self.decided[0] += 1;
             }
-            Step::Reject(count) => {
+            LeaseStep::Reject(count) => {
                 assert!(count >= terms.limit);
                 self.decided[1] += 1;
             }
-            Step::Query { reserved } => {
+            LeaseStep::Query { reserved } => {
                 self.decided[2] += 1;
                 let snapshot = self.replicas[replica].lease.send(SentHits::Always(hits - reserved));
                 self.send(replica, start, Message::Count { hits: hits - reserved, reserved, snapshot });
@@ -483,7 +483,7 @@ fn unspent_hits_expire_with_the_window() {
     assert_eq!(other.visit(&terms, end).expired, 300);
     assert_eq!(lease.enter(terms.period.start(end)), 300);
     assert_eq!(lease.left, 0);
-    assert!(matches!(lease.take(1, true, &terms, end), Step::Query { reserved: 0 }));
+    assert!(matches!(lease.take(1, true, &terms, end), LeaseStep::Query { reserved: 0 }));
 }
 
 #[test]
@@ -491,25 +491,29 @@ fn a_counter_over_its_limit_is_read_again_after_a_while() {
     let terms = terms(100, 60);
     let mut lease = Lease::new(Time::from_seconds(1_800_000_000), Pace::default(), 0);
     let at = |millis: u64| Time::from_micros(1_800_000_000_000_000 + millis * 1000);
-    assert!(matches!(lease.take(1, true, &terms, at(0)), Step::Query { .. }));
+    assert!(matches!(lease.take(1, true, &terms, at(0)), LeaseStep::Query { .. }));
     let snapshot = lease.send(SentHits::Always(1));
     lease.complete(snapshot);
     lease.counted(1, 101, snapshot, &terms, at(1));
-    assert_eq!(lease.take(1, true, &terms, at(2)), Step::Reject(101));
-    assert_eq!(lease.take(1, true, &terms, at(4_900)), Step::Reject(101));
+    assert_eq!(lease.take(1, true, &terms, at(2)), LeaseStep::Reject(101));
+    assert_eq!(lease.take(1, true, &terms, at(4_900)), LeaseStep::Reject(101));
     assert!(
-        matches!(lease.take(1, true, &terms, at(5_100)), Step::Query { .. }),
+        matches!(lease.take(1, true, &terms, at(5_100)), LeaseStep::Query { .. }),
         "one request queries the store"
     );
-    assert_eq!(lease.take(1, true, &terms, at(5_101)), Step::Reject(101), "the others do not");
+    assert_eq!(lease.take(1, true, &terms, at(5_101)), LeaseStep::Reject(101), "the others do not");
     lease.read_again();
     assert!(
-        matches!(lease.take(1, true, &terms, at(5_102)), Step::Query { .. }),
+        matches!(lease.take(1, true, &terms, at(5_102)), LeaseStep::Query { .. }),
         "it was refunded elsewhere"
     );
-    assert_eq!(lease.take(1, true, &terms, at(5_103)), Step::Reject(101), "until the store has answered");
+    assert_eq!(
+        lease.take(1, true, &terms, at(5_103)),
+        LeaseStep::Reject(101),
+        "until the store has answered"
+    );
     lease.refunded(10, 91, &terms, at(5_200));
-    assert!(matches!(lease.take(1, true, &terms, at(5_201)), Step::Query { .. }), "a refund makes room");
+    assert!(matches!(lease.take(1, true, &terms, at(5_201)), LeaseStep::Query { .. }), "a refund makes room");
 }
 
 /// The reply to a request that followed a refund is seen after the renewal that followed both.

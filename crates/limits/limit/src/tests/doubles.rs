@@ -169,7 +169,7 @@ proptest! {
             (state, verdict) = limit.apply(state, hits, time);
             let ([start, this, last], admitted) = script_of_windows(limit, &mut kept, hits, now);
             let [this, last] = [this, last].map(|count| u32::try_from(count.whole()).unwrap());
-            let counts = sliding_window::Counts { start: Time::from_seconds(start.whole()), this, last };
+            let counts = sliding_window::WindowCounts { start: Time::from_seconds(start.whole()), this, last };
             prop_assert_eq!(verdict, limit.verdict(counts, admitted, hits, time));
         }
     }

@@ -28,7 +28,8 @@ const MAX_LOGGED: usize = 8;
 
 /// Runs the subscription; never returns.
 pub(super) async fn run<T>(settings: &Xds, session: &Session<'_, T>) {
-    let (node, headers) = (node(settings), headers(settings));
+    let node = node(settings);
+    let headers = headers(settings);
     let subscriber = Subscriber { node, headers, max_message_bytes: settings.max_message_bytes };
     let XdsBackoff { initial, max, factor, jitter } = settings.backoff;
     let mut backoff = Backoff::new(initial, max).with(factor, jitter);
@@ -66,7 +67,8 @@ async fn run_stream<T>(
     session: &Session<'_, T>,
 ) -> (String, bool) {
     tracing::debug!("connected to {}", session.origin);
-    let (before, begun) = (session.status.state().updates, Instant::now());
+    let before = session.status.state().updates;
+    let begun = Instant::now();
     session.status.change(|status| status.connected = true);
     let ended = process(channel, subscriber, session).await;
     session.status.change(|status| status.connected = false);

@@ -124,7 +124,8 @@ impl<T> Source<T> {
     fn offer(&self, origin: &str, update: Update<'_>, now: Time) -> ReloadOutcome {
         let Update { mut resources, diagnostics, .. } = update;
         resources.sort_by(|one, other| (&one.name, &one.domain).cmp(&(&other.name, &other.domain)));
-        let (hash, files) = (hash(&resources), resources.len());
+        let hash = hash(&resources);
+        let files = resources.len();
         let input = Input { origin: &origin, hash, files, diagnostics };
         let compile = || (compile_resources(&resources, self.options), Vec::new());
         let outcome = self.load_input(input, compile, now, &mut lock(&self.reloading));

@@ -93,7 +93,8 @@ pub(super) async fn process<T>(
         if error_detail.is_none() {
             accepted = received.response.version_info;
         }
-        let (version_info, response_nonce) = (accepted.clone(), received.response.nonce);
+        let version_info = accepted.clone();
+        let response_nonce = received.response.nonce;
         let answer = DiscoveryRequest { version_info, response_nonce, error_detail, ..subscribe() };
         if requests.send(answer).await.is_err() {
             break;
@@ -110,7 +111,8 @@ async fn open(
 ) -> Result<Streaming<Received>, Status> {
     let mut client = Grpc::new(channel).max_decoding_message_size(subscriber.max_message_bytes);
     client.ready().await.map_err(|error| Status::unknown(format!("the service is not ready: {error}")))?;
-    let (headers, outbox) = (subscriber.headers.clone(), ReceiverStream::new(outbox));
+    let headers = subscriber.headers.clone();
+    let outbox = ReceiverStream::new(outbox);
     let request = Request::from_parts(headers, tonic::Extensions::new(), outbox);
     let response =
         client.streaming(request, PathAndQuery::from_static(METHOD), CountingCodec { max }).await?;

@@ -35,7 +35,8 @@ impl<'a> Spot<'a> {
     }
 
     pub(super) fn item(&self, link: &'a NodeRef, path: &'a Path<'a>) -> Self {
-        let (place, via) = (link.place, self.via.or(link.alias()));
+        let place = link.place;
+        let via = self.via.or(link.alias());
         Self { node: &link.node, place, path, key: place, via, live: self.live }
     }
 

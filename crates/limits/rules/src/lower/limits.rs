@@ -168,7 +168,8 @@ impl Lowering<'_> {
         let limit = if let Some(calendar) = calendar? {
             Limit::of_calendar(requests, calendar)
         } else {
-            let (multiplier, burst) = (multiplier?, burst?);
+            let multiplier = multiplier?;
+            let burst = burst?;
             // What is too large or too long was reported.
             Limit::new(requests, unit, multiplier, kind, burst).ok_or(Reported)?
         };

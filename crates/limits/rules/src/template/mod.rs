@@ -186,7 +186,8 @@ fn unknown(name: &str) -> TemplateError {
 
 /// Marks placeholders inside JSON strings.
 fn mark_quoted(parts: &mut [Part]) {
-    let (mut within, mut escaped) = (false, false);
+    let mut within = false;
+    let mut escaped = false;
     for part in parts {
         match part {
             Part::Slot(_, quoted) => *quoted = within,

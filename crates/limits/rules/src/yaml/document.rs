@@ -328,7 +328,8 @@ impl Weight {
     }
 
     fn of_pair(pair: &Pair) -> Self {
-        let (key, value) = (Self::of_link(&pair.key), Self::of_link(&pair.value));
+        let key = Self::of_link(&pair.key);
+        let value = Self::of_link(&pair.value);
         // A key is on the level of its value, not above it.
         Self { depth: value.depth, ..key.holding(value) }
     }
@@ -342,7 +343,8 @@ impl Weight {
     fn check(self) -> Result<(), FileError> {
         // The exact shares are yaml.v2's; counts are well below 2^53.
         #[allow(clippy::cast_precision_loss)]
-        let (values, aliased) = (self.values as f64, self.aliased as f64);
+        let values = self.values as f64;
+        let aliased = self.aliased as f64;
         let allowed = 0.99 - 0.89 * ((values - 400_000.0) / 3_600_000.0).clamp(0.0, 1.0);
         if self.aliased > 100 && self.values > 1_000 && aliased / values > allowed {
             return Err(too_much_aliasing());

@@ -139,7 +139,7 @@ enum Following {
     /// Refusals one by one: those of the replica that answers, after the one with this id.
     OneByOne { last: u64 },
     /// By key, because other replicas publish their keys. `whose` says which of them answered.
-    ByKey { seen: Seen, whose: String },
+    ByKey { seen: PrintedKeys, whose: String },
 }
 
 impl Following {
@@ -147,7 +147,7 @@ impl Following {
         let keys: Reply<RefusedKeys> = refusals(client, args, 1, None)?;
         let is_unknown = matches!(keys.whose.replicas, Some(OrUnknown::Unknown(_)));
         if keys.whose.scope != "this" || is_unknown {
-            return Ok(Self::ByKey { seen: Seen::new(), whose: String::new() });
+            return Ok(Self::ByKey { seen: PrintedKeys::new(), whose: String::new() });
         }
         print_followed(&answered(&keys.whose));
         Ok(Self::OneByOne { last: 0 })
@@ -182,11 +182,11 @@ fn print_followed(whose: &str) {
 }
 
 /// The refused keys that were printed, each with its count and the time of its last refusal.
-type Seen = HashMap<String, (u64, String)>;
+type PrintedKeys = HashMap<String, (u64, String)>;
 
 /// The last refusal of each key that was refused since, the newest first; it stands for all of them. If other replicas
 /// answered than before, the counts do not compare, and it stands for itself.
-fn new_refusals(seen: &mut Seen, keys: &[KeyRefusals], is_of_same: bool) -> Vec<Refusal> {
+fn new_refusals(seen: &mut PrintedKeys, keys: &[KeyRefusals], is_of_same: bool) -> Vec<Refusal> {
     let mut news = Vec::new();
     for KeyRefusals { domain, rule, descriptor, count, last, example, .. } in keys {
         let key = format!("{domain} {rule:?} {descriptor:?} {}", example.blocked.is_some());
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_refusal_stands_for_those_of_the_same_replicas_since_the_last_answer() {
-        let mut seen = Seen::new();
+        let mut seen = PrintedKeys::new();
         let mut weights = |count: u64, last: &str, is_of_same| -> Vec<u64> {
             let refused =
                 json!({ "domain": "shop", "rule": "shop.user", "count": count, "last": last, "example": {} });

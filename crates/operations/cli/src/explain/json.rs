@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Counting, Explained, LimitOutcome, Outcome, full_key,
-    path::{Step, words},
+    path::{PathStep, words},
     text,
 };
 use ::text::duration;
@@ -83,7 +83,7 @@ fn overriding((found, limits): &(Found, OverrideLimits)) -> Value {
     })
 }
 
-fn level(step: &Step<'_>, entry: &Value, explained: &Explained<'_>) -> Value {
+fn level(step: &PathStep<'_>, entry: &Value, explained: &Explained<'_>) -> Value {
     let described = |node: &Node, reason: &str| json!({"text": node.text, "place": place(node, explained), "reason": reason});
     let near = step.near.iter().map(|near| described(near.node, near.why.words().0));
     json!({

@@ -17,13 +17,13 @@ const MAX_NEAR: usize = 8;
 #[derive(Debug)]
 pub(super) struct Path<'r> {
     /// One for each entry that reached a level.
-    pub(super) levels: Vec<Step<'r>>,
+    pub(super) levels: Vec<PathStep<'r>>,
     pub(super) end: End<'r>,
 }
 
 /// One entry on its level.
 #[derive(Debug)]
-pub(super) struct Step<'r> {
+pub(super) struct PathStep<'r> {
     pub(super) matched: Option<Match<'r>>,
     /// Near descriptors, at most [`MAX_NEAR`].
     pub(super) near: Vec<Near<'r>>,
@@ -152,7 +152,7 @@ pub(super) fn walk<'r, E: Entry>(domain: &'r Domain, entries: &[E]) -> Path<'r> 
     Path { levels, end }
 }
 
-fn step_of<'r>(level: &'r Level, entry: &impl Entry, matched: Option<Match<'r>>) -> Step<'r> {
+fn step_of<'r>(level: &'r Level, entry: &impl Entry, matched: Option<Match<'r>>) -> PathStep<'r> {
     let text = format!("{}_{}", entry.key(), entry.value());
     let mut all = level.in_order();
     all.retain(|(_, node)| matched.is_none_or(|matched| !std::ptr::eq(matched.node, *node)));
@@ -174,7 +174,7 @@ fn step_of<'r>(level: &'r Level, entry: &impl Entry, matched: Option<Match<'r>>)
     }
     near.sort_by_key(|near| near.why as u8);
     near.truncate(MAX_NEAR);
-    Step { matched, others: all.len() - near.len(), near }
+    PathStep { matched, others: all.len() - near.len(), near }
 }
 
 fn why(pattern: Option<&Pattern>, node: &Node, key: &str, text: &str, matched: Option<How>) -> Why {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{
     Counting, Explained, LimitOutcome, Outcome, full_key,
-    path::{End, Path, Step, words},
+    path::{End, Path, PathStep, words},
 };
 use crate::terminal::{BOLD, DIM, ERROR, GOOD, PLACE, WARNING, count, paint};
 use clock::Time;
@@ -78,8 +78,13 @@ fn add_override(text: &mut String, found: &Found, limits: &OverrideLimits, expla
     };
     let is_switch = found.target.scope().is_switch();
     let name = if is_switch { "switch" } else { "override" };
-    let _ = writeln!(text, "
-  {name} {}{}{effect}", found.effect(), end_and_target(found));
+    let _ = writeln!(
+        text,
+        "
+  {name} {}{}{effect}",
+        found.effect(),
+        end_and_target(found)
+    );
     for (limit, key) in limits {
         let _ = writeln!(text, "\n  {}\n    counter {}", limit_line(limit, explained), printable(key));
     }
@@ -143,7 +148,7 @@ fn modes(rule: &Rule) -> &'static str {
     }
 }
 
-fn add_step(text: &mut String, step: &Step<'_>, explained: &Explained<'_>) {
+fn add_step(text: &mut String, step: &PathStep<'_>, explained: &Explained<'_>) {
     let matched = step.matched.map(|matched| (GOOD, "match", matched.node, words(matched.how).1));
     let near = step.near.iter().map(|near| {
         let (style, label) = if near.why.matches() { (WARNING, "outranked") } else { (DIM, "no match") };

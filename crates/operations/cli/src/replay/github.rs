@@ -2,12 +2,12 @@
 
 use super::text::summary;
 use crate::{format::share, github::annotation, terminal::count};
-use ::replay::{Report, Share, Unreadable};
+use ::replay::{Fraction, Report, Unreadable};
 
 /// At most this many rules are annotated: GitHub shows ten annotations of a step.
 const MAX_RULES: usize = 10;
 
-pub(super) fn report(report: &Report, is_above: Option<Share>) -> String {
+pub(super) fn report(report: &Report, is_above: Option<Fraction>) -> String {
     let mut out = String::new();
     let changed = report.rules.iter().filter(|rule| rule.newly_refused + rule.newly_allowed > 0);
     for rule in changed.take(MAX_RULES) {

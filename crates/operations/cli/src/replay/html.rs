@@ -79,7 +79,8 @@ fn numbers(report: &Report) -> String {
 
 /// Bars of requests, with the refused and the newly refused in front of them.
 fn over_time(report: &Report) -> String {
-    let (slots, seconds) = (&report.over_time.slots, report.over_time.seconds);
+    let slots = &report.over_time.slots;
+    let seconds = report.over_time.seconds;
     let (Some(first), Some(last)) = (slots.first(), slots.last()) else { return String::new() };
     let columns = (last.time.seconds() - first.time.seconds()) / seconds + 1;
     let most = slots.iter().map(|slot| slot.requests).max().unwrap_or(1);
@@ -92,7 +93,8 @@ fn over_time(report: &Report) -> String {
     let shown = if report.compares { 3 } else { 2 };
     for slot in slots {
         let column = (slot.time.seconds() - first.time.seconds()) / seconds;
-        let (left, right) = (column * WIDTH / columns, (column + 1) * WIDTH / columns);
+        let left = column * WIDTH / columns;
+        let right = (column + 1) * WIDTH / columns;
         for (kind, number) in kinds.iter().take(shown) {
             let height = u128::from(number(slot)) * u128::from(HEIGHT) / u128::from(most);
             let top = u128::from(HEIGHT) - height;

@@ -25,7 +25,7 @@ use super::{
     terminal::{self, Failure, Verdict},
 };
 use ::replay::{
-    AccessLog, Decider, Failed, Format as LogFormat, Log, Replay, Report, Share, Template, Unreadable,
+    AccessLog, Decider, Failed, Format as LogFormat, Fraction, Log, Replay, Report, Template, Unreadable,
 };
 use clock::{Rfc3339, Time};
 use overrides::Index;
@@ -54,10 +54,10 @@ pub(crate) struct ReplayArgs {
     to: Option<Time>,
     /// Exit with 1 if more than this share of the requests is newly refused, such as 0.1%.
     #[arg(long, value_name = "SHARE")]
-    fail_above: Option<Share>,
+    fail_above: Option<Fraction>,
     /// Suggest limits that would refuse something to this share of the keys, such as 0.1%.
     #[arg(long, value_name = "SHARE")]
-    suggest: Option<Share>,
+    suggest: Option<Fraction>,
     /// The domain of the requests that Envoy sends for the lines of an access log.
     #[arg(long, value_name = "DOMAIN", requires = "descriptor")]
     domain: Option<String>,
@@ -230,7 +230,8 @@ fn open(paths: &[PathBuf]) -> Result<(Vec<Log>, Option<u64>), Stopped> {
     if paths.iter().filter(|path| *path == Path::new("-")).count() > 1 {
         return Err("standard input (-) can be only one of the logs".to_owned().into());
     }
-    let (mut logs, mut size) = (Vec::new(), Some(0));
+    let mut logs = Vec::new();
+    let mut size = Some(0);
     for path in paths {
         let name = path.display().to_string();
         if path == Path::new("-") {

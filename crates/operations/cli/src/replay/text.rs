@@ -7,7 +7,7 @@ use crate::{
     table::Table,
     terminal::{self, BOLD, DIM, ERROR, WARNING, count, paint, wrapped},
 };
-use ::replay::{KeyReport, Report, SampledBy, Share, Slot, Unlogged, UseReport, WINDOW};
+use ::replay::{Fraction, KeyReport, Report, SampledBy, Slot, Unlogged, UseReport, WINDOW};
 use clock::Rfc3339;
 use text::thousands;
 
@@ -47,7 +47,7 @@ pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     sections.into_iter().filter(|section| !section.table.is_empty()).collect()
 }
 
-pub(super) fn report(report: &Report, is_above: Option<Share>) -> String {
+pub(super) fn report(report: &Report, is_above: Option<Fraction>) -> String {
     let mut out = head(report) + &over_time(report);
     for Section { table, note, .. } in sections(report, Medium::Terminal) {
         let _ = write!(out, "\n{}", table.print_first(MAX_ROWS));
@@ -97,14 +97,16 @@ fn head(report: &Report) -> String {
 
 /// The times of the first and the last request, and the time between them.
 pub(super) fn range(report: &Report) -> Option<String> {
-    let (from, to) = (report.from?, report.to?);
+    let from = report.from?;
+    let to = report.to?;
     let length = duration(to.seconds().saturating_sub(from.seconds()));
     Some(format!("{} to {}, {length}", Rfc3339(from), Rfc3339(to)))
 }
 
 /// What makes the numbers less than the whole truth.
 pub(super) fn warnings(report: &Report) -> Vec<String> {
-    let (logs, mut warnings) = (&report.logs, Vec::new());
+    let logs = &report.logs;
+    let mut warnings = Vec::new();
     if report.requests == 0 {
         warnings.push("the logs have no request in this time".to_owned());
     }
@@ -235,7 +237,8 @@ fn uses(report: &Report) -> Section {
 fn keys(title: &'static str, requests: &'static str, keys: &[KeyReport]) -> Section {
     let mut table = Table::new(&["rule", "key", requests, "first", "last"]);
     for KeyReport { rule, descriptor, requests, first, last } in keys {
-        let (first, last) = (Rfc3339(*first).to_string(), Rfc3339(*last).to_string());
+        let first = Rfc3339(*first).to_string();
+        let last = Rfc3339(*last).to_string();
         table.row([rule.clone(), descriptor.clone(), thousands(*requests), first, last]);
     }
     Section { title, table, note: String::new() }

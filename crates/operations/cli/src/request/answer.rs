@@ -64,7 +64,8 @@ pub(super) fn text(
     for (descriptor, status) in descriptors.iter().zip(&response.statuses) {
         let _ = writeln!(text, "  {descriptor}: {}", status_line(status, no_rule));
     }
-    let (given, wanted) = (response.statuses.len(), descriptors.len());
+    let given = response.statuses.len();
+    let wanted = descriptors.len();
     if given != wanted {
         let _ = writeln!(text, "  the response has {given} statuses for {wanted} descriptors");
     }

@@ -92,7 +92,8 @@ pub(super) fn run(args: &RequestArgs, environment: &Environment) -> Result<Verdi
 
 /// The gRPC address of the service on this machine, from its environment variables.
 fn local(environment: &Environment) -> Result<Address, Failure> {
-    let (host, port) = (environment.value(&vars::GRPC_HOST), environment.value(&vars::GRPC_PORT));
+    let host = environment.value(&vars::GRPC_HOST);
+    let port = environment.value(&vars::GRPC_PORT);
     let tcp = address::host(&host).ok().zip(port.parse().ok());
     let tcp = tcp.map(|(host, port)| HostPort { host, port });
     Address::local(environment, &vars::GRPC_UDS, tcp).ok_or_else(|| {

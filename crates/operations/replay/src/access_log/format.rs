@@ -149,7 +149,8 @@ impl FromStr for Parts {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (mut parts, mut rest) = (Vec::new(), text);
+        let mut parts = Vec::new();
+        let mut rest = text;
         let mut plain = String::new();
         while let Some((before, after)) = rest.split_once('%') {
             plain += before;

@@ -26,7 +26,8 @@ impl AccessLog {
     pub(crate) fn read(&self, block: &mut Block, line: &str, number: u32) -> Result<(), String> {
         let fields = Fields::read(&self.format, line)?;
         let time = time(&fields)?;
-        let (mut is_sent, mut is_unlogged) = (false, false);
+        let mut is_sent = false;
+        let mut is_unlogged = false;
         for Template(entries) in &self.descriptors {
             let filled =
                 entries.iter().map(|(key, parts)| Ok(fields.filled(parts)?.map(|value| (key, value))));

@@ -282,7 +282,8 @@ impl ConnectionCalls {
         let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
         panics::point("grpc_request");
         let time = *self.time.get_or_insert_with(|| limiter.now());
-        let (mut escaped, mut request) = (Vec::new(), Request::default());
+        let mut escaped = Vec::new();
+        let mut request = Request::default();
         framing::read(message, limiter.bounds(), &mut escaped, &mut request)?;
         let until = call.until();
         let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time, until);
@@ -363,7 +364,8 @@ impl ConnectionCalls {
             return;
         }
         self.signal.register(context.waker());
-        let (woken, unblocked) = (self.signal.take(), http.take_unblocked());
+        let woken = self.signal.take();
+        let unblocked = http.take_unblocked();
         if woken || self.waiting.is_due() {
             self.answer_decided(http, woken);
         }
@@ -373,7 +375,9 @@ impl ConnectionCalls {
     }
 
     fn answer_decided(&mut self, http: &mut Http, woken: bool) {
-        let (calls, message, now) = (&self.calls, &mut self.message, Instant::now());
+        let calls = &self.calls;
+        let message = &mut self.message;
+        let now = Instant::now();
         self.waiting.poll(woken, |id, head, decided| {
             calls.count(1, now.saturating_duration_since(head.begun), head.timeout);
             // The key may be reused while the response is blocked.

@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use budget::Share;
+use budget::Reservation;
 use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use http2::{Config, Connection, Flood, Reason};
 use tokio::{io::ReadBuf, sync::watch, task::yield_now, time::Sleep};
@@ -113,7 +113,7 @@ struct Driver<S> {
     /// The time since which the same frame or header block is incomplete.
     incomplete: Option<Instant>,
     /// The charge for `rest` and for unwritten responses.
-    share: Share,
+    share: Reservation,
     stage: Stage,
     lifetime: Lifetime,
     opened: Instant,
@@ -154,7 +154,7 @@ enum Stage {
 impl<S: Socket> Driver<S> {
     fn new(io: S, calls: Rc<Calls>, config: Config, lifetime: Lifetime, activity: Arc<GrpcActivity>) -> Self {
         let now = Instant::now();
-        let share = Share::new(&config.budget);
+        let share = Reservation::new(&config.budget);
         Self {
             io,
             http: Connection::new(config, now),

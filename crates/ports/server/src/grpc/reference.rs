@@ -127,7 +127,8 @@ impl Reference {
         }
         let (reader, writer) = tokio::io::split(io);
         let io = TokioIo::new(tokio::io::join(Cursor::new(preface).chain(reader), writer));
-        let (routes, of_requests) = (self.routes.clone(), activity.clone());
+        let routes = self.routes.clone();
+        let of_requests = activity.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(of_requests.clone());
             routes.clone().call(request.map(Body::new))
@@ -191,7 +192,8 @@ impl RateLimitService for RateLimit {
             Err(status) => Err(status),
         };
         finish_span(head.span, answer.as_ref().err());
-        let (mut answer, mut encoded) = (answer?, Vec::new());
+        let mut answer = answer?;
+        let mut encoded = Vec::new();
         wire::encode(&answer, &mut encoded);
         if let Some(hold) = answer.hold.take() {
             hold.delivered();
@@ -222,7 +224,8 @@ impl RateLimitQuotaService for Division {
         &self,
         request: tonic::Request<tonic::Streaming<RateLimitQuotaUsageReports>>,
     ) -> Result<tonic::Response<Self::StreamRateLimitQuotasStream>, Status> {
-        let (mut reports, mut quota) = (request.into_inner(), QuotaStream::new(self.parts.clone()));
+        let mut reports = request.into_inner();
+        let mut quota = QuotaStream::new(self.parts.clone());
         let mut drain = self.drain.clone();
         let mut drained = Box::pin(async move {
             let _ = drain.wait_for(|drain| *drain).await;
@@ -321,7 +324,8 @@ fn head(headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> RequestHead {
 
 /// Rejects a message that exceeds a bound before it is decoded, and escapes its texts.
 fn check(framed: Bytes, limiter: &Limiter) -> Result<Bytes, Failure> {
-    let (mut escaped, mut request) = (Vec::new(), limiter::Request::default());
+    let mut escaped = Vec::new();
+    let mut request = limiter::Request::default();
     let message = framed.get(PREFIX..).unwrap_or_default();
     framing::read(message, limiter.bounds(), &mut escaped, &mut request)?;
     limiter.check(&request).map_err(|error| status::of_error(&error))?;
@@ -340,7 +344,8 @@ async fn read_in_time(call: &RequestHead, body: Body, max: usize, stats: &Stats)
 
 /// Reads one message with its prefix, up to the end of the request.
 async fn read_message(mut body: Body, max: usize, stats: &Stats) -> Result<Bytes, Failure> {
-    let (mut data, mut length) = (BytesMut::new(), None);
+    let mut data = BytesMut::new();
+    let mut length = None;
     while let Some(frame) = body.frame().await {
         let frame =
             frame.map_err(|error| Status::cancelled(format!("the request was interrupted: {error}")))?;

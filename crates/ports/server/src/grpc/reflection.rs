@@ -74,12 +74,12 @@ pub(super) fn amplification() -> usize {
     let services = pool.services().map(|service| service.full_name().to_owned());
     let symbols = messages.chain(services).map(Question::FileContainingSymbol);
     let all = files.chain(symbols).chain([Question::ListServices(String::new())]);
-    let of = |question| {
+    let ratio = |question| {
         let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
         let asked = framing::framed(&request).len();
         framing::framed(&answer(request)).len().checked_div(asked)
     };
-    all.filter_map(of).max().unwrap_or(0)
+    all.filter_map(ratio).max().unwrap_or(0)
 }
 
 fn answer(request: ServerReflectionRequest) -> ServerReflectionResponse {

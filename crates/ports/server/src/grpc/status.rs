@@ -69,7 +69,8 @@ fn write_fields(fields: &HeaderMap, block: &mut Vec<u8>) {
 
 /// The end of a response whose head was sent.
 pub(super) fn end_with_failure(failure: &Failure) -> End {
-    let (mut fields, mut block) = (HeaderMap::new(), Vec::with_capacity(64));
+    let mut fields = HeaderMap::new();
+    let mut block = Vec::with_capacity(64);
     // Fails only for metadata that no header can have, and there is none.
     let _ = failure.add_header(&mut fields);
     write_fields(&fields, &mut block);

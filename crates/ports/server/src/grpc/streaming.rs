@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use budget::{Budget, Share};
+use budget::{Budget, Reservation};
 use http2::{
     End,
     meter::{Work, count},
@@ -84,7 +84,7 @@ pub(super) struct StreamingCall {
 }
 
 impl StreamingCall {
-    pub(super) fn new(method: Box<dyn StreamMethod>, share: Share, now: Instant) -> Self {
+    pub(super) fn new(method: Box<dyn StreamMethod>, share: Reservation, now: Instant) -> Self {
         Self { method, unread: Partial::new(share), since: now, ended: false }
     }
 
@@ -107,7 +107,7 @@ impl StreamingCall {
 pub(super) struct Streaming {
     /// Their streams; some may have ended.
     ids: Vec<u32>,
-    share: Share,
+    share: Reservation,
     /// They have something to do that the last turn had no time for.
     pub(super) resume: bool,
     /// Counts the data that arrived, which keeps the connection from being idle.
@@ -116,7 +116,7 @@ pub(super) struct Streaming {
 
 impl Streaming {
     pub(super) fn new(of_all_connections: &Arc<Budget>) -> Self {
-        Self { ids: Vec::new(), share: Share::new(of_all_connections), resume: false, received: 0 }
+        Self { ids: Vec::new(), share: Reservation::new(of_all_connections), resume: false, received: 0 }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -166,7 +166,7 @@ impl ConnectionCalls {
             );
             return Err(Status::resource_exhausted(message).into());
         }
-        let call = StreamingCall::new(method, Share::new(&self.calls.budget), self.now);
+        let call = StreamingCall::new(method, Reservation::new(&self.calls.budget), self.now);
         if let Some(deadline) = call.deadline(self.calls.receive_timeout) {
             self.set_timer(deadline);
         }

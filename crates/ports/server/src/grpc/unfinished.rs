@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use budget::Share;
+use budget::Reservation;
 use http2::{
     INITIAL_WINDOW,
     meter::{Work, count},
@@ -28,7 +28,7 @@ impl ConnectionCalls {
         let Some(Call::Unary(unary)) = http.call(id) else { return };
         let rpc = unary.rpc;
         let partial =
-            unary.partial.get_or_insert_with(|| Box::new(Partial::new(Share::new(&self.calls.budget))));
+            unary.partial.get_or_insert_with(|| Box::new(Partial::new(Reservation::new(&self.calls.budget))));
         let failure = match partial.add(data, rpc, &self.calls) {
             Ok(()) if !end => return self.open_window(http, id),
             Ok(()) => None,
@@ -108,13 +108,13 @@ pub(super) fn late(timeout: Duration) -> Status {
 /// The bytes of a message that have arrived, with their charge.
 pub(super) struct Partial {
     pub(super) bytes: Vec<u8>,
-    share: Share,
+    share: Reservation,
     /// The budget has granted the whole length.
     granted: bool,
 }
 
 impl Partial {
-    pub(super) fn new(share: Share) -> Self {
+    pub(super) fn new(share: Reservation) -> Self {
         Self { bytes: Vec::new(), share, granted: false }
     }
 

@@ -84,10 +84,14 @@ impl Workers {
         let cut = Arc::<AtomicUsize>::default();
         for number in 0..settings.workers.max(1) {
             let (sender, receiver) = mpsc::unbounded_channel();
-            let (settings, parts, routes) = (settings.clone(), parts.clone(), routes.clone());
+            let settings = settings.clone();
+            let parts = parts.clone();
+            let routes = routes.clone();
             let busy = busy.clone();
             let streaming = streaming.clone();
-            let (drain, mut end, cut) = (draining.clone(), ending.clone(), cut.clone());
+            let drain = draining.clone();
+            let mut end = ending.clone();
+            let cut = cut.clone();
             let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
             let thread = thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
                 metrics::shard::assign();
@@ -174,7 +178,8 @@ async fn work(
     drain_timeout: Duration,
 ) -> usize {
     serving.calls.limiter.start_worker();
-    let (mut connections, mut arrivals) = (JoinSet::new(), Arrivals::default());
+    let mut connections = JoinSet::new();
+    let mut arrivals = Arrivals::default();
     // Connections survive a panic of the loop that receives them, and so does their channel.
     net::restart::task(Boundary::Listener, async || {
         receive(&serving, &mut connections, &mut assigned, &mut arrivals, drain.clone()).await;
@@ -196,7 +201,9 @@ async fn receive(
     let draining = drain.clone();
     let serve = |connections: &mut JoinSet<()>, (accepted, activity): Assigned| {
         panics::point("worker");
-        let (serving, drain, activity) = (serving.clone(), draining.clone(), Arc::new(activity));
+        let serving = serving.clone();
+        let drain = draining.clone();
+        let activity = Arc::new(activity);
         connections.spawn_local(async move {
             let tls = serving.tls.clone().map(|tls| (tls, accepted.peer));
             match accepted.socket {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use budget::{Budget, Share};
+use budget::{Budget, Reservation};
 use bytes::Bytes;
 use http::StatusCode;
 use http_body_util::BodyExt;
@@ -43,7 +43,7 @@ pub(super) struct Bodies {
 /// The bytes of a body that have arrived, with their charge.
 struct Partial {
     bytes: Vec<u8>,
-    share: Share,
+    share: Reservation,
 }
 
 /// Why a body was not read: the status and the text of the response.
@@ -163,7 +163,7 @@ impl<'b> Place<'b> {
     fn new(bodies: &'b Bodies) -> Self {
         let id = bodies.last.get() + 1;
         bodies.last.set(id);
-        let partial = Partial { bytes: Vec::new(), share: Share::new(&bodies.memory) };
+        let partial = Partial { bytes: Vec::new(), share: Reservation::new(&bodies.memory) };
         bodies.reading.borrow_mut().insert(id, partial);
         Self { bodies, id }
     }

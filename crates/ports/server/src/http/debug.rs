@@ -97,7 +97,8 @@ impl Shown {
 
     /// The loaded rules, one a line, after the errors of newer rules that were rejected.
     fn write_rules(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let (state, served) = (self.source.state(), self.source.current());
+        let state = self.source.state();
+        let served = self.source.current();
         if let (false, Some((_, errors))) = (state.is_current, &state.last_error) {
             out.write_str(if served.is_some() {
                 "# Newer rules were rejected with these errors. The rules below are in force.\n"
@@ -125,7 +126,9 @@ impl Shown {
             return Ok(());
         }
         writeln!(out, "# {} overrides (tollgate override list):", index.len())?;
-        let (values, mut left, mut written) = (self.key_values, MAX_OVERRIDES, Ok(()));
+        let values = self.key_values;
+        let mut left = MAX_OVERRIDES;
+        let mut written = Ok(());
         index.for_each(|one| {
             let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
             let target = one.target.shown(values);

@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use budget::{Budget, Share};
+use budget::{Budget, Reservation};
 use bytes::Bytes;
 use futures_util::{
     FutureExt as _, Stream, StreamExt as _, TryStreamExt as _,
@@ -228,7 +228,8 @@ impl<H: Handler> Server<H> {
             sleep(RETRY).await;
         }
         if open() > 0 {
-            let (port, connections) = (self.options.port.name(), open());
+            let port = self.options.port.name();
+            let connections = open();
             warn!(port, connections, "closed connections of clients that did not read or send in time");
         }
     }
@@ -252,9 +253,11 @@ impl<H: Handler> Server<H> {
         };
         let Some(socket) = secured else { return };
         let io = Watched::new(socket, activity.clone(), self.options.timeout);
-        let (server, of_requests) = (self.clone(), activity.clone());
+        let server = self.clone();
+        let of_requests = activity.clone();
         let service = service_fn(move |request| {
-            let (server, activity) = (server.clone(), of_requests.clone());
+            let server = server.clone();
+            let activity = of_requests.clone();
             async move { Ok::<_, Infallible>(server.respond(request, peer, &activity).await) }
         });
         let mut builder = http1::Builder::new();
@@ -388,7 +391,7 @@ pub fn typed(status: StatusCode, content_type: &'static str, body: impl Into<Byt
 }
 
 /// A response of pieces that are complete. What they have reserved is returned when they are sent.
-pub fn pieces(content_type: &'static str, pieces: Vec<Vec<u8>>, reserved: Share) -> Answer {
+pub fn pieces(content_type: &'static str, pieces: Vec<Vec<u8>>, reserved: Reservation) -> Answer {
     let length: usize = pieces.iter().map(Vec::len).sum();
     let sent = stream::iter(pieces).map(move |piece| {
         let _held = &reserved;

@@ -157,7 +157,8 @@ impl Tls {
     }
 
     fn log_loaded(&self, validity: &Validity, now: Time) {
-        let (path, from) = (self.options.certificate.display(), validity.not_before);
+        let path = self.options.certificate.display();
+        let from = validity.not_before;
         info!(valid_until = %validity.not_after, "serving TLS with the certificate {path}");
         if now < time(from) {
             warn!("the certificate {path} is not valid before {from}: clients will reject it until then");
@@ -165,7 +166,8 @@ impl Tls {
     }
 
     fn log_expiry(&self, state: &mut Reloading, now: Time) {
-        let (path, until) = (self.options.certificate.display(), state.validity.not_after);
+        let path = self.options.certificate.display();
+        let until = state.validity.not_after;
         if now >= time(until) && !std::mem::replace(&mut state.expiry_logged, true) {
             warn!("the certificate {path} has expired, at {until}: clients will reject it");
         }
@@ -187,7 +189,8 @@ pub async fn reload_periodically(
             () = tokio::time::sleep(RELOAD_INTERVAL) => {}
             _ = stop.wait_for(|stop| *stop) => return,
         }
-        let (tls, clock) = (tls.clone(), clock.clone());
+        let tls = tls.clone();
+        let clock = clock.clone();
         let reload = move || {
             panics::point("tls_reload");
             tls.reload(clock.now());

@@ -14,7 +14,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use budget::{Budget, Share};
+use budget::{Budget, Reservation};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::Notify,
@@ -41,7 +41,7 @@ struct All {
 }
 
 struct Charged {
-    _share: Share,
+    _share: Reservation,
     displaced: Arc<Notify>,
 }
 
@@ -100,7 +100,7 @@ impl Charge {
         let mut all = lock(&self.unfinished.all);
         let was_displaced = all.charged.remove(&self.key).is_none() && self.key.0 > 0;
         let key = (bytes, self.key.1);
-        let mut share = Share::new(&self.unfinished.memory);
+        let mut share = Reservation::new(&self.unfinished.memory);
         if was_displaced {
             return false;
         }

@@ -61,8 +61,8 @@ pub(crate) struct BucketUsage<'m> {
 
 /// Parses a `BucketQuotaUsage`. Texts that `ShouldRateLimit` escapes are not accepted: [`Malformed::is_text`].
 pub(crate) fn usage(message: &[u8], most: usize) -> Result<BucketUsage<'_>, Malformed> {
-    let (mut fields, mut usage) =
-        (Fields::of_strings(message, text::bytes::is_verbatim), BucketUsage::default());
+    let mut fields = Fields::of_strings(message, text::bytes::is_verbatim);
+    let mut usage = BucketUsage::default();
     while let Some(key) = fields.next_key()? {
         match key.number {
             1 => read_id(fields.message(key)?, most, &mut usage)?,

@@ -43,14 +43,14 @@ pub struct Tracer {
     sampler: Sampler,
     pub descriptor_values: bool,
     queue: mpsc::Sender<Span>,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounts>,
     /// The end of the time for the last spans, from the shutdown on.
     ending: watch::Sender<Option<Instant>>,
     exporter: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct SpanCounts {
     queued: AtomicU64,
     exported: AtomicU64,
     dropped: [AtomicU64; Dropped::ALL.len()],
@@ -71,7 +71,7 @@ impl Tracer {
     pub fn start(settings: &Spans) -> Result<Arc<Self>, Vec<String>> {
         let (queue, queued) = mpsc::channel(settings.max_queued);
         let (ending, end) = watch::channel(None);
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<SpanCounts>::default();
         let exporter = export::Exporter::new(settings, queued, end, counts.clone())?;
         let no_thread = |error: io::Error| vec![format!("cannot start the thread of tracing: {error}")];
         let thread = exporter.start().map_err(no_thread)?;
@@ -107,7 +107,7 @@ impl Tracer {
         Some(Box::new(OpenSpan::new(self.clone(), place, name)))
     }
 
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &SpanCounts {
         &self.counts
     }
 
@@ -129,7 +129,7 @@ impl Tracer {
     }
 }
 
-impl Counts {
+impl SpanCounts {
     pub fn exported(&self) -> u64 {
         self.exported.load(Relaxed)
     }

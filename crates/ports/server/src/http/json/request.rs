@@ -33,7 +33,8 @@ fn escaped(body: &[u8]) -> Cow<'_, [u8]> {
     if std::str::from_utf8(body).is_ok_and(text::bytes::is_verbatim) && !body.windows(6).any(is_replacement) {
         return body.into();
     }
-    let (mut escaped, mut rest) = (Vec::with_capacity(body.len()), body);
+    let mut escaped = Vec::with_capacity(body.len());
+    let mut rest = body;
     while let Some((before, escape)) =
         rest.iter().position(|byte| *byte == b'\\').and_then(|at| rest.split_at_checked(at))
     {
@@ -57,7 +58,9 @@ const LONGEST_NAME: usize = 17 * 6;
 fn check_size(body: &[u8], bounds: Bounds) -> Result<(), String> {
     // A descriptor has its entries, a limit and `hits_addend`, which is a message in protobuf.
     let most = bounds.descriptors.saturating_mul(bounds.entries.saturating_add(3)).saturating_add(1);
-    let (mut objects, mut rest, mut name) = (0..most, body, &b""[..]);
+    let mut objects = 0..most;
+    let mut rest = body;
+    let mut name = &b""[..];
     let begins = |byte: &u8| matches!(byte, b'{' | b'"');
     while let Some(at) = rest.iter().position(begins)
         && let [opening, after @ ..] = rest.split_at(at).1

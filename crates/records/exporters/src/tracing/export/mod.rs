@@ -21,7 +21,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::{Counts, Dropped, span::Span};
+use super::{Dropped, SpanCounts, span::Span};
 use crate::tracing::settings::Spans;
 use connection::CollectorConnection;
 use faults::{
@@ -39,7 +39,7 @@ const GIVE_UP: Duration = Duration::from_secs(60);
 pub(super) struct Exporter {
     queue: mpsc::Receiver<Span>,
     ending: watch::Receiver<Option<Instant>>,
-    counts: Arc<Counts>,
+    counts: Arc<SpanCounts>,
     resource: Resource,
     connection: CollectorConnection,
     /// The variable of the collector's address.
@@ -63,7 +63,7 @@ impl Exporter {
         settings: &Spans,
         queue: mpsc::Receiver<Span>,
         ending: watch::Receiver<Option<Instant>>,
-        counts: Arc<Counts>,
+        counts: Arc<SpanCounts>,
     ) -> Result<Self, Vec<String>> {
         let collector = &settings.collector;
         Ok(Self {
