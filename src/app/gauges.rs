@@ -13,8 +13,8 @@ use exporters::tracing::{Dropped, SpanCounts};
 use limiter::CacheUsage;
 use metrics::{Metric, Samples, rows};
 use overrides::{Action, Usage};
-use quota::Quotas;
 use recent::{DecisionLog, TopKey};
+use rlqs::Quotas;
 use rules_source::{ReloadState, xds};
 use server::tls::TlsUsage;
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use limit::Unit;
-use quota::{Action, BucketAction, Quotas, Strategy, Stream};
+use rlqs::{Action, BucketAction, Quotas, Strategy, Stream};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -117,8 +117,8 @@ impl QuotasPlan {
     }
 }
 
-pub fn settings() -> quota::Settings {
-    quota::Settings {
+pub fn settings() -> rlqs::Settings {
+    rlqs::Settings {
         ttl_seconds: TTL_SECONDS,
         max_buckets: 1000,
         max_buckets_of_stream: 100,

@@ -67,7 +67,7 @@ pub struct Replica {
     pub has_dropped_queue: Arc<AtomicBool>,
     /// It has returned its leases.
     pub is_closed: Arc<AtomicBool>,
-    pub quotas: Arc<quota::Quotas>,
+    pub quotas: Arc<rlqs::Quotas>,
 }
 
 fn chance_of_ids(plan: &Plan, process: Process) -> Chance {
@@ -146,7 +146,7 @@ impl Replica {
             started: network.world.now(),
             has_dropped_queue: Arc::default(),
             is_closed: Arc::default(),
-            quotas: quota::Quotas::new(limiter.clone(), edges.clone(), quotas::settings()),
+            quotas: rlqs::Quotas::new(limiter.clone(), edges.clone(), quotas::settings()),
         };
         replica.load(limits);
         limiter.start_worker();

@@ -85,10 +85,10 @@ pub struct Settings {
 }
 
 impl Settings {
-    pub fn quota(&self) -> quota::Settings {
+    pub fn quota(&self) -> rlqs::Settings {
         let Quotas { ttl_seconds, max_buckets, max_buckets_of_stream } = self.quotas;
         let max_bytes = self.memory.bytes(Bound::Quotas);
-        quota::Settings { ttl_seconds, max_buckets, max_buckets_of_stream, max_bytes }
+        rlqs::Settings { ttl_seconds, max_buckets, max_buckets_of_stream, max_bytes }
     }
 }
 

@@ -35,7 +35,7 @@ use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked};
 use limiter::{Answer, Decided, HoldToken, Limiter, Request};
 use metrics::{CallerLeft, Method, Stats};
-use quota::Quotas;
+use rlqs::Quotas;
 
 pub(super) type Http = Connection<ConnectionCalls>;
 

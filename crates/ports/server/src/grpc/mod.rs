@@ -50,7 +50,7 @@ use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary};
 use limiter::Limiter;
 use metrics::Stats;
-use quota::Quotas;
+use ::rlqs::Quotas;
 
 /// The parts of the service that the gRPC server uses.
 #[derive(Clone)]

@@ -11,11 +11,11 @@ use std::{
 use tonic::Status;
 
 use super::status::{self, Failure, rejected};
-use crate::wire::quota::{self as wire, ReportField};
+use crate::wire::rlqs::{self as wire, ReportField};
 use limiter::{Limiter, RequestError};
 use metrics::{QuotaRefused, Stats};
 use proto::{envoy::service::rate_limit_quota::v3::RateLimitQuotaResponse, protobuf::Malformed};
-use quota::{Quotas, Refused, Stream};
+use rlqs::{Quotas, Refused, Stream};
 
 /// The maximum size of the keys and values of a bucket's id, and of a domain: `QUOTA_MAX_BUCKETS` of them are kept.
 const MAX_ID_BYTES: usize = 1024;

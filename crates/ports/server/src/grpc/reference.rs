@@ -46,7 +46,7 @@ use crate::{
     health::{self, Health},
     socket::Socket,
     traced,
-    wire::{self, quota::ReportField},
+    wire::{self, rlqs::ReportField},
 };
 use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked, caught};

@@ -18,7 +18,7 @@ use super::{
     status::{self, Failure},
     streaming::{Part, StreamMethod},
 };
-use crate::wire::quota::{ReportField, report_field};
+use crate::wire::rlqs::{ReportField, report_field};
 
 /// The maximum size of a field of a report. It fits a stream's window, which is not opened further for it.
 const MAX_FIELD: usize = 60_000;

@@ -46,7 +46,7 @@ use proto::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::RateLimitRequest,
 };
-use quota::Quotas;
+use rlqs::Quotas;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 
@@ -119,7 +119,7 @@ impl Client {
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         let budget = Budget::new(1 << 20);
         let limiter = Arc::new(limiter(store, &stats));
-        let quotas = quota::Settings {
+        let quotas = rlqs::Settings {
             ttl_seconds: 2,
             max_buckets: 100,
             max_buckets_of_stream: 10,

@@ -1,11 +1,11 @@
 //! Converts between Envoy's messages and the limiter's types; no other module of the server knows both.
 //!
 //! `request` reads a request from its bytes and `encode` writes a response as bytes, both without prost's messages;
-//! `quota` does the same for reports. Only the tonic reference has requests as messages.
+//! `rlqs` does the same for reports. Only the tonic reference has requests as messages.
 
 mod encode;
-pub(super) mod quota;
 mod request;
+pub(super) mod rlqs;
 
 pub(super) use encode::encode;
 pub(super) use request::{read, read_escaped};

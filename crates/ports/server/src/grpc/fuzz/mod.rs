@@ -34,7 +34,7 @@ use limiter::{Limiter, Policy, handles};
 use memory::MemoryStore;
 use metrics::{Stats, StatsOptions};
 use net::edges::Edges;
-use quota::Quotas;
+use rlqs::Quotas;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 
@@ -114,7 +114,7 @@ impl Parts {
         let store = Arc::new(Gated { counters: MemoryStore::new(100), gate: gate.clone() });
         reflection::load();
         let limiter = Arc::new(limiter(store, &stats));
-        let settings = quota::Settings {
+        let settings = rlqs::Settings {
             ttl_seconds: 2,
             max_buckets: 100,
             max_buckets_of_stream: 10,

@@ -105,14 +105,14 @@ fn read_entry(mut fields: Fields<'_>) -> Result<(&str, &str), Malformed> {
     Ok(entry)
 }
 
-pub(crate) fn response(actions: &[quota::BucketAction]) -> RateLimitQuotaResponse {
+pub(crate) fn response(actions: &[rlqs::BucketAction]) -> RateLimitQuotaResponse {
     let all = actions.iter().flat_map(|one| {
-        let is_new = |strategy| matches!(strategy, quota::Strategy::Tokens { is_new: true, .. });
+        let is_new = |strategy| matches!(strategy, rlqs::Strategy::Tokens { is_new: true, .. });
         let before = match one.action {
-            quota::Action::Assign { strategy, ttl_seconds } if is_new(strategy) => {
+            rlqs::Action::Assign { strategy, ttl_seconds } if is_new(strategy) => {
                 // Envoy keeps the tokens of a bucket that another replaces; after another strategy a bucket begins full. It
                 // applies both before its workers see either.
-                Some(quota::Action::Assign { strategy: quota::Strategy::DenyAll, ttl_seconds })
+                Some(rlqs::Action::Assign { strategy: rlqs::Strategy::DenyAll, ttl_seconds })
             }
             _ => None,
         };
@@ -121,12 +121,12 @@ pub(crate) fn response(actions: &[quota::BucketAction]) -> RateLimitQuotaRespons
     RateLimitQuotaResponse { bucket_action: all.collect() }
 }
 
-fn bucket_action(bucket: &limiter::QuotaBucket, action: quota::Action) -> BucketAction {
+fn bucket_action(bucket: &limiter::QuotaBucket, action: rlqs::Action) -> BucketAction {
     let bucket = bucket.entries.iter().map(|(key, value)| (key.to_string(), value.to_string()));
     let bucket_id = Some(BucketId { bucket: bucket.collect() });
     let action = match action {
-        quota::Action::Abandon => Action::AbandonAction(AbandonAction {}),
-        quota::Action::Assign { strategy, ttl_seconds } => {
+        rlqs::Action::Abandon => Action::AbandonAction(AbandonAction {}),
+        rlqs::Action::Assign { strategy, ttl_seconds } => {
             Action::QuotaAssignmentAction(QuotaAssignmentAction {
                 assignment_time_to_live: Some(seconds(ttl_seconds)),
                 rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy_of(strategy)) }),
@@ -136,11 +136,11 @@ fn bucket_action(bucket: &limiter::QuotaBucket, action: quota::Action) -> Bucket
     BucketAction { bucket_id, bucket_action: Some(action) }
 }
 
-fn strategy_of(strategy: quota::Strategy) -> Strategy {
+fn strategy_of(strategy: rlqs::Strategy) -> Strategy {
     match strategy {
-        quota::Strategy::AllowAll => Strategy::BlanketRule(BlanketRule::AllowAll.into()),
-        quota::Strategy::DenyAll => Strategy::BlanketRule(BlanketRule::DenyAll.into()),
-        quota::Strategy::Tokens { max, .. } => Strategy::TokenBucket(TokenBucket {
+        rlqs::Strategy::AllowAll => Strategy::BlanketRule(BlanketRule::AllowAll.into()),
+        rlqs::Strategy::DenyAll => Strategy::BlanketRule(BlanketRule::DenyAll.into()),
+        rlqs::Strategy::Tokens { max, .. } => Strategy::TokenBucket(TokenBucket {
             max_tokens: max,
             tokens_per_fill: Some(1),
             fill_interval: Some(seconds(NEVER)),
