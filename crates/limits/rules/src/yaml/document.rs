@@ -50,20 +50,44 @@ pub fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
 
 /// `place` becomes that of the last value.
 fn read_text(text: &Text<'_>, max: MaxValues, place: &mut Option<Place>) -> Result<Document, FileError> {
+    // A value takes at least one byte: a text that may have too many is checked before the tree is built, so that a file
+    // which is rejected takes no memory.
+    if text.allowed.len() > max.values {
+        check_size(Events::new(text), max)?;
+    }
     let mut events = Events::new(text);
     let mut builder = Builder::default();
     while let Some(event) = events.next_of_document()? {
         *place = Some(event.place);
         builder.take(event)?;
-        if builder.values > max.values {
-            return Err(max.exceeded());
-        }
     }
     if let Some(root) = &builder.root {
         Weight::of_link(root).check()?;
     }
     let document = Document { root: builder.root, remainder: events.remainder() };
     if document.values() > max.values { Err(max.exceeded()) } else { Ok(document) }
+}
+
+/// Rejects a text with too many values, or with values nested too deep.
+fn check_size(mut events: Events<'_>, max: MaxValues) -> Result<(), FileError> {
+    let mut room = max.values;
+    let mut depth = 0_u32;
+    while let Some(Event { place, data }) = events.next_of_document()? {
+        match data {
+            EventData::Scalar { .. } | EventData::Alias { .. } => {}
+            EventData::SequenceStart { .. } | EventData::MappingStart { .. } => depth += 1,
+            EventData::SequenceEnd | EventData::MappingEnd => {
+                depth -= 1;
+                continue;
+            }
+            _ => continue,
+        }
+        room = room.checked_sub(1).ok_or_else(|| max.exceeded())?;
+        if depth > MAX_DEPTH {
+            return Err(too_deep(place));
+        }
+    }
+    Ok(())
 }
 
 #[derive(Default)]
