@@ -35,6 +35,9 @@ fn blanks(text: &str) -> Option<Remark> {
 
 /// Finds an invisible character, or one that looks like a character of ASCII in a text whose other characters are ASCII.
 fn look_alikes(text: &str) -> Option<Remark> {
+    if text.is_ascii() {
+        return None;
+    }
     let code = |c: char| format!("U+{:04X}", u32::from(c));
     if let Some(invisible) = text.chars().find(|c| is_invisible(*c)) {
         let message = format!("this text contains the invisible character {}", code(invisible));
@@ -60,6 +63,7 @@ fn looks_like(c: char) -> Option<char> {
         ("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧονρ", "ABEZHIKMNOPTYXovp"),
     ];
     match c {
+        _ if c.is_ascii() => None,
         '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{3000}' => Some(' '),
         '\u{2010}'..='\u{2015}' | '\u{2212}' => Some('-'),
         '\u{2018}' | '\u{2019}' => Some('\''),
