@@ -45,12 +45,12 @@ use super::{
     listen::{AcceptLoop, Listener},
     tls::Tls,
 };
+use ::rlqs::Quotas;
 use allocator;
 use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary};
 use limiter::Limiter;
 use metrics::Stats;
-use ::rlqs::Quotas;
 
 /// The parts of the service that the gRPC server uses.
 #[derive(Clone)]
