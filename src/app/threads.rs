@@ -29,7 +29,8 @@ impl Thread {
     pub(super) fn start(name: &str, boundary: Boundary) -> io::Result<Self> {
         // Each large page is rendered once at a time, and `/json` waits for none of them. The threads end when idle.
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING).build()?;
-        let (handle, (work, given)) = (runtime.handle().clone(), oneshot::channel::<Work>());
+        let handle = runtime.handle().clone();
+        let (work, given) = oneshot::channel::<Work>();
         let run = move || {
             panics::name_thread(boundary);
             LocalSet::new().block_on(&runtime, async {

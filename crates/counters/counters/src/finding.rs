@@ -162,7 +162,11 @@ impl Batch {
     }
 
     fn set_held(&mut self, index: usize, held: Held) {
-        self.checks[index].hold.as_mut().expect("the check holds").found = Some(held);
+        self.checks[index]
+            .hold
+            .as_mut()
+            .expect("only a check that holds is told what its hold found")
+            .found = Some(held);
     }
 
     /// The store has not answered for a check, and is not asked again.

@@ -39,7 +39,8 @@ pub(super) fn conclude<'a, 'm>(
     planned: &'a PlannedRequest,
     stats: &Stats,
 ) -> Conclusion<'a, 'm> {
-    let (PlannedRequest { plan, batch }, policy) = (planned, scope.policy);
+    let PlannedRequest { plan, batch } = planned;
+    let policy = scope.policy;
     let mut refusal = Refusal::default();
     let mut closest = Closest::default();
     let mut has_shadowed = false;

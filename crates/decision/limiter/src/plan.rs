@@ -115,7 +115,9 @@ impl<'a> Scope<'a> {
     /// The limit of a check as it is written. [`Limit::at`] is the one in force.
     #[expect(clippy::expect_used, reason = "a plan refers to limits that exist in its scope")]
     pub(super) fn limit(self, limited: &'a Limited, check: &LimitCheck) -> &'a Limit {
-        self.limits(limited).and_then(|limits| limits.get(check.index)).expect("the limit of a check")
+        self.limits(limited)
+            .and_then(|limits| limits.get(check.index))
+            .expect("a check is of a limit of its plan")
     }
 
     /// The limits of an override or the request, or the rule's.
@@ -126,7 +128,11 @@ impl<'a> Scope<'a> {
     #[expect(clippy::expect_used, reason = "only a rule with attached statistics has such a handle")]
     pub(super) fn stats(self, limited: &'a Limited) -> &'a RuleStats {
         match &limited.stats {
-            Handle::Attached(id) => self.served.attached.stats(*id).expect("the rule has statistics"),
+            Handle::Attached(id) => self
+                .served
+                .attached
+                .stats(*id)
+                .expect("statistics are attached to each rule when rules are published"),
             Handle::LookedUp(stats) => stats,
         }
     }

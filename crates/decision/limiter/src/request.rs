@@ -118,7 +118,7 @@ impl OwnedRequest {
         let mut start = 0;
         let mut ends = self.ends.iter();
         let mut text = || {
-            let end = *ends.next().expect("a text of the request");
+            let end = *ends.next().expect("each text of the request has an end");
             &self.texts[std::mem::replace(&mut start, end)..end]
         };
         let domain = text();

@@ -255,7 +255,8 @@ impl Lease {
 
     /// The counter if it is over its limit; it is read again after some time.
     fn known_over(&self, terms: &Terms, now: Time) -> Option<u64> {
-        let ((_, at), counter) = (self.others?, self.counter()?);
+        let (_, at) = self.others?;
+        let counter = self.counter()?;
         let is_over = self.left == 0 && counter >= terms.limit;
         (is_over && seconds(at, now) < terms.over_for()).then_some(counter)
     }

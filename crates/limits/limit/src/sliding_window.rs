@@ -31,8 +31,8 @@ impl SlidingWindow {
     /// The largest limit, which a count holds.
     pub const MOST: u64 = u32::MAX as u64;
 
-    pub fn apply(self, state: State, hits: Hits, now: Time) -> (State, Verdict) {
-        let (mut state, mut counts) = (state, self.counts(state));
+    pub fn apply(self, mut state: State, hits: Hits, now: Time) -> (State, Verdict) {
+        let mut counts = self.counts(state);
         if counts.start.micros() > now.micros().saturating_add(LEEWAY) {
             counts.start = self.window.start(now);
             state = self.state(counts);

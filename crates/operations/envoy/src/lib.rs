@@ -150,7 +150,8 @@ impl Comparison<'_> {
     }
 
     fn timeout(&self, filter: &Filter<'_>, found: &mut Diagnostics) {
-        let ((place, timeout), (variable, of_store)) = (filter.timeout, self.service.timeout);
+        let (place, timeout) = filter.timeout;
+        let (variable, of_store) = self.service.timeout;
         if timeout > of_store {
             return;
         }

@@ -183,7 +183,7 @@ impl Block {
     }
 
     fn text(&self, (start, end): Span) -> &str {
-        self.texts.get(start as usize..end as usize).expect("a text of the block")
+        self.texts.get(start as usize..end as usize).expect("a range of a text of this block")
     }
 
     pub(crate) fn request(&self, index: usize) -> Request<'_> {

@@ -15,7 +15,8 @@ pub(crate) fn seconds(text: &str) -> Option<Time> {
     if !(1..=9).contains(&digits.len()) || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let (whole, micros): (u64, u64) = (whole.parse().ok()?, format!("{digits:0<6.6}").parse().ok()?);
+    let whole: u64 = whole.parse().ok()?;
+    let micros: u64 = format!("{digits:0<6.6}").parse().ok()?;
     Some(Time::from_micros(whole.checked_mul(1_000_000)?.checked_add(micros)?))
 }
 

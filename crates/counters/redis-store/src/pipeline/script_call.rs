@@ -117,8 +117,8 @@ impl ScriptCall {
 
     /// True if the unit that begins at a counter has these keys and algorithms.
     pub(super) fn is_unit(&self, first: u32, checks: &[ScriptCheck<'_>]) -> bool {
-        let (first, rest) = (first as usize, first as usize + 1);
-        let rest = self.counters[rest..].iter().take_while(|counter| counter.member == Member::Next);
+        let first = first as usize;
+        let rest = self.counters[first + 1..].iter().take_while(|counter| counter.member == Member::Next);
         let unit = &self.counters[first..=first + rest.count()];
         let is_same = |(counter, check): (&ScriptCounter, &ScriptCheck<'_>)| {
             counter.algorithm == check.algorithm && self.keys.get(&counter.key) == check.key.as_bytes()

@@ -46,8 +46,9 @@ pub(crate) const MAX_OVERRIDES: usize = 2_000_000;
 /// Maximum number of overrides by entry and switches: their tables are made anew for each change.
 pub(crate) const MAX_SCOPED: usize = 100_000;
 
-/// Maximum number of sets of levels whose values overrides leave to the rule. A lookup may try each of them.
-const MAX_LEVELS_OF_RULE: usize = 16;
+/// Maximum number of sets of levels whose values overrides leave to the rule: all sets of six levels. A lookup tries each
+/// of them that is in use.
+const MAX_LEVELS_OF_RULE: usize = 64;
 
 /// Enough shards that the one that a change copies is small.
 const SHARDS: usize = 1024;
@@ -168,8 +169,11 @@ impl Index {
     /// A random key for [`set_id_key`](Self::set_id_key), if values are hidden.
     #[expect(clippy::expect_used, reason = "no system that this runs on lacks random numbers")]
     pub(super) fn new_id_key(&self) -> Option<String> {
-        let random =
-            || rand::generate::<[u8; 16]>(&rand::SystemRandom::new()).expect("random numbers").expose();
+        let random = || {
+            rand::generate::<[u8; 16]>(&rand::SystemRandom::new())
+                .expect("the system has random numbers")
+                .expose()
+        };
         (self.values == KeyValues::Hidden).then(|| hex(random().iter()))
     }
 

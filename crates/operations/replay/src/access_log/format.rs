@@ -51,7 +51,7 @@ pub(crate) const TIMES: [&str; 4] = ["start_time", "timestamp", "_timestamp", "t
 impl Default for Format {
     #[expect(clippy::expect_used, reason = "a constant")]
     fn default() -> Self {
-        DEFAULT_FORMAT.parse().expect("Envoy's format")
+        DEFAULT_FORMAT.parse().expect("Envoy's default format is valid")
     }
 }
 

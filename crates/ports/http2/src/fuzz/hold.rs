@@ -22,7 +22,9 @@ pub fn hold(cases: u32, paths: &'static [&'static str], run: impl Fn(&[u8]) -> R
     let seed = [[a, b, c, d]; 8].concat();
     let config = Config { cases, max_shrink_iters: 3000, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed));
-    let (tried, found, worst) = (Cell::new(0), Cell::new(0), Cell::new((0, 0)));
+    let tried = Cell::new(0);
+    let found = Cell::new(0);
+    let worst = Cell::new((0, 0));
     let ended = runner.run(&prop::collection::vec(any::<u8>(), 0..800), |bytes| {
         tried.set(tried.get() + 1);
         match run(&bytes) {

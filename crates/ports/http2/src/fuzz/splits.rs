@@ -57,7 +57,8 @@ pub fn fuzz(bytes: &[u8]) {
 
 fn received(bytes: &[u8], piece: usize, now: Instant) -> (Option<Reason>, Vec<(u32, Vec<u8>)>) {
     let config = Config { max_streams: 8, budget: Budget::new(1 << 20) };
-    let (mut http, mut echo) = (Connection::new(config, now), Echo::default());
+    let mut http = Connection::new(config, now);
+    let mut echo = Echo::default();
     let mut rest = Vec::new();
     for piece in bytes.chunks(piece.max(1)) {
         rest.extend_from_slice(piece);

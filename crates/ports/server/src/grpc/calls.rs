@@ -346,7 +346,7 @@ impl ConnectionCalls {
 
     #[expect(clippy::expect_used, reason = "`begin` has counted each unary call")]
     fn finish_unary(&mut self) {
-        self.unfinished = self.unfinished.checked_sub(1).expect("an unfinished call");
+        self.unfinished = self.unfinished.checked_sub(1).expect("an unfinished call was counted");
     }
 
     /// Counts a call. Calls that arrived with the last read share one reading of the clock.
@@ -451,7 +451,8 @@ fn write_message(answer: &Answer, into: &mut Vec<u8>) {
     into.clear();
     into.extend_from_slice(&[0; PREFIX]);
     wire::encode(answer, into);
-    let ([_, place @ ..], message) = into.split_first_chunk_mut::<PREFIX>().expect("the prefix");
+    let ([_, place @ ..], message) =
+        into.split_first_chunk_mut::<PREFIX>().expect("the message begins after its prefix");
     let length = u32::try_from(message.len()).expect("a response is shorter than 4 GiB");
     *place = length.to_be_bytes();
 }

@@ -77,7 +77,8 @@ impl Script<'_> {
 
     /// A field that fills the table, and as many references to it as fit: two bytes stand for 4 KB.
     fn amplify(&mut self, block: &mut Vec<u8>) {
-        let (long, short) = (vec![b'n'; 4000], [b'n']);
+        let long = vec![b'n'; 4000];
+        let short = [b'n'];
         let (name, value) =
             if self.choices.once_in(2) { (&long[..], &short[..]) } else { (&short[..], &long[..]) };
         self.literal(block, name, value);

@@ -13,7 +13,8 @@ impl Script<'_> {
         if self.choices.once_in(2) {
             return self.message(bytes, stream);
         }
-        let (length, filler) = (self.choices.length(), self.choices.byte());
+        let length = self.choices.length();
+        let filler = self.choices.byte();
         let end = self.choices.once_in(4);
         if end {
             self.open.retain(|open| *open != stream);

@@ -117,7 +117,8 @@ impl<'b> Script<'b> {
                     self.frame(&mut bytes, kind::PING, ack, 0, b"12345678");
                 }
                 14 | 15 => {
-                    let (stream, weight) = (self.stream(), self.choices.byte());
+                    let stream = self.stream();
+                    let weight = self.choices.byte();
                     self.frame(&mut bytes, kind::PRIORITY, 0, stream, &[0, 0, 0, weight, weight]);
                 }
                 _ => self.any_frame(&mut bytes),
@@ -142,7 +143,8 @@ impl<'b> Script<'b> {
 
     fn any_frame(&mut self, bytes: &mut Vec<u8>) {
         let kind = self.choices.byte() & 15;
-        let (flags, length) = (self.choices.byte(), self.choices.length());
+        let flags = self.choices.byte();
+        let length = self.choices.length();
         let stream = self.stream();
         let filler = self.choices.byte();
         self.frame(bytes, kind, flags, stream, &vec![filler; length]);

@@ -186,7 +186,8 @@ impl Served {
 
     /// Turns until nothing is left to do, with these further bytes. `None` if the connection has failed.
     fn turns(&mut self, bytes: &[u8]) -> Result<Option<()>, String> {
-        let (mut received, mut has_input) = (bytes.len(), !bytes.is_empty());
+        let mut received = bytes.len();
+        let mut has_input = !bytes.is_empty();
         self.rest.extend_from_slice(bytes);
         loop {
             let before = allocations();
@@ -250,7 +251,8 @@ pub fn fuzz(bytes: &[u8]) {
 /// or what exceeds a bound. The first byte selects the length of turns, and whether calls wait for their store.
 fn run(bytes: &[u8]) -> Result<Cost, String> {
     let (mode, script) = bytes.split_first().unwrap_or((&0, &[]));
-    let (mut costliest, mut left) = (Cost::new(BOUNDS), Some(Script::new(script, PATHS)));
+    let mut costliest = Cost::new(BOUNDS);
+    let mut left = Some(Script::new(script, PATHS));
     while let Some(mut script) = left {
         costliest = costliest.max(connection(*mode, &mut script)?);
         left = script.reconnect();

@@ -120,7 +120,8 @@ pub(super) fn fuzz(body: &[u8]) {
             let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
             let by_prost = RateLimitRequest::decode(&*message).expect("the encoder writes valid messages");
             let reflected = proto::reflected("envoy.service.ratelimit.v3.RateLimitRequest", &by_prost);
-            let json = serde_json::to_vec(&reflected.expect("it has this type")).expect("it is JSON");
+            let json = serde_json::to_vec(&reflected.expect("the pool has the type of the message"))
+                .expect("a message has a JSON form");
             // Escaping what is escaped is not the same.
             if std::str::from_utf8(&json).is_ok_and(text::bytes::is_verbatim) {
                 assert_eq!(to_message(&json, none).as_deref(), Ok(&*message));

@@ -78,14 +78,16 @@ fn escaped(mut bytes: &[u8]) -> String {
 pub fn fuzz(bytes: &[u8]) {
     let none = Bounds { descriptors: usize::MAX, entries: usize::MAX };
     let by_prost = decode(bytes);
-    let (mut escaped, mut ours) = (Vec::new(), Request::default());
+    let mut escaped = Vec::new();
+    let mut ours = Request::default();
     match (read(bytes, none, &mut escaped, &mut ours), &by_prost) {
         (Ok(()), Ok(message)) => assert_eq!(ours, crate::wire::request(message)),
         (Err(_), Err(_)) => {}
         (outcome, prosts) => assert!(outcome.is_ok() == prosts.is_ok(), "{ours:?} but {prosts:?}"),
     }
     let some = Bounds { descriptors: 2, entries: 2 };
-    let (mut escaped, mut request) = (Vec::new(), Request::default());
+    let mut escaped = Vec::new();
+    let mut request = Request::default();
     if read(bytes, some, &mut escaped, &mut request).is_ok() {
         assert!(request.descriptors.len() <= 2);
         assert!(request.descriptors.iter().all(|descriptor| descriptor.entries.len() <= 2));
