@@ -60,12 +60,15 @@ pub(crate) fn within<T>(
     mut attempt: impl FnMut() -> Result<T, String>,
 ) -> Result<T, String> {
     let end = Instant::now() + limit;
+    // Longer and longer, so that tests which wait leave the cores to those which work.
+    let mut pause = Duration::from_millis(3);
     loop {
         match attempt() {
             Ok(value) => return Ok(value),
             Err(last) if Instant::now() >= end => return Err(last),
-            Err(_) => thread::sleep(Duration::from_millis(3)),
+            Err(_) => thread::sleep(pause),
         }
+        pause = (pause * 5 / 4).min(Duration::from_millis(50));
     }
 }
 

@@ -117,7 +117,7 @@ const HOLDING: [&str; 4] = ["budget", "gift", "streams", "budgets"];
 
 const VALUES: [&str; 4] = ["vip", "ann", "b\"o\\b", "漢"];
 
-const REQUESTS: usize = 3_000;
+const REQUESTS: usize = 1_000;
 
 const OVERRIDES: &str = "\
 domain,descriptor,action,requests_per_unit,unit,expires_at,reason

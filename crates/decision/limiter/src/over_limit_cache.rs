@@ -425,11 +425,11 @@ mod tests {
         batch.push([id(""); 2], 0..0, &limit, 0, Hits::Take(1));
         let over = counted(1)(batch.check(0));
         batch.found(0, over);
-        for bytes in [1, 47, 48, 49, 95, 96, 1000, 65_536, 1_000_000] {
+        for bytes in [1, 47, 48, 49, 95, 96, 1000, 65_536] {
             let cache = OverLimitCache::new(bytes);
             for second in 1..4 {
                 let now = Time::from_seconds(second);
-                for n in 0..20_000 {
+                for n in 0..4000 {
                     cache.insert(&named(&n.to_string(), &batch), now);
                     assert!(get(&cache, &n.to_string(), &limit, Hits::Take(1), now).is_some());
                 }
