@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::load::RULES;
-use crate::support::{
+use support::{
     PATIENCE,
     proxy::{Proxy, Way},
     redis::Redis,

@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, sleep_until, timeout},
 };
 
-use crate::support::{
+use support::{
     client::{descriptor, request},
     noise::Noise,
     raw::{Exchange, RawClient, framed},

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{
+use support::{
     clock::Clock,
     eventually, holds,
     proxy::Proxy,
@@ -30,9 +30,6 @@ use crate::support::{
 mod disturbance;
 mod load;
 mod report;
-#[path = "../../tests/support/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "what only the tests use")]
-mod support;
 
 use disturbance::{break_redis, pester, reload, restart};
 use load::Load;

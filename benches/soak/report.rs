@@ -3,7 +3,7 @@
 use std::{fmt, fs};
 
 use super::{REPLICAS, RESTARTED, load::Outcome};
-use crate::support::server::Server;
+use support::server::Server;
 
 /// Allowed growth of memory: fragmented pages.
 const LEEWAY_KIB: u64 = 24 * 1024;

@@ -6,7 +6,7 @@ use std::{ops::Range, thread, time::Duration};
 use http::HeaderMap;
 use tokio::runtime::Builder;
 
-use crate::support::{
+use support::{
     client::{Client, request},
     eventually,
     ports::free_port,

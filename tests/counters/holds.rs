@@ -7,8 +7,8 @@ mod lost;
 
 use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code};
 
-use crate::support::{
-    client::{Client, descriptor, request},
+use support::{
+    client::{Client, descriptor, hold_id, metadata, request},
     redis::{Cluster, Redis},
     server::{Server, Setup},
 };
@@ -87,14 +87,14 @@ impl Holder {
     fn hold(&self, descriptors: &[(&str, &str)]) -> Option<String> {
         let lists: Vec<[(&str, &str); 1]> = descriptors.iter().map(|entry| [*entry]).collect();
         let lists: Vec<&[(&str, &str)]> = lists.iter().map(|list| &list[..]).collect();
-        id(&self.ask(request("d", &lists)))
+        hold_id(&self.ask(request("d", &lists)))
     }
 
     /// Holds this estimate.
     fn hold_hits(&self, key: &str, value: &str, hits: u64) -> Option<String> {
         let mut asked = request("d", &[&[(key, value)]]);
         asked.descriptors[0].hits_addend = Some(hits);
-        id(&self.ask(asked))
+        hold_id(&self.ask(asked))
     }
 
     fn close(&self, entries: &[(&str, &str)], cost: Option<u64>) {
@@ -125,43 +125,11 @@ impl Holder {
         let mut asked = request("d", &[&[(key, value)]]);
         asked.descriptors[0].hits_addend = Some(0);
         let answer = self.ask(asked);
-        assert_eq!(id(&answer), None, "a read holds nothing");
-        let metadata = json(&answer);
+        assert_eq!(hold_id(&answer), None, "a read holds nothing");
+        let metadata = metadata(&answer);
         let decision = &metadata["descriptors"][0]["decision"];
         let number = |name: &str| decision[name].as_f64().unwrap_or_else(|| panic!("{metadata}"));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small whole numbers")]
         (number("spent") as u64, number("held") as u64)
     }
-}
-
-/// The dynamic metadata of a response.
-fn json(answer: &RateLimitResponse) -> serde_json::Value {
-    fn value(one: &prost_types::Value) -> serde_json::Value {
-        use prost_types::value::Kind;
-        match one.kind.as_ref() {
-            Some(Kind::NumberValue(number)) => (*number).into(),
-            Some(Kind::StringValue(text)) => text.clone().into(),
-            Some(Kind::BoolValue(flag)) => (*flag).into(),
-            Some(Kind::StructValue(map)) => fields(map),
-            Some(Kind::ListValue(list)) => list.values.iter().map(value).collect(),
-            Some(Kind::NullValue(_)) | None => serde_json::Value::Null,
-        }
-    }
-    fn fields(map: &prost_types::Struct) -> serde_json::Value {
-        map.fields
-            .iter()
-            .map(|(key, one)| (key.clone(), value(one)))
-            .collect::<serde_json::Map<_, _>>()
-            .into()
-    }
-    answer.dynamic_metadata.as_ref().map_or(serde_json::Value::Null, fields)
-}
-
-/// The identity in a response, which only one that passes has.
-pub(crate) fn id(answer: &RateLimitResponse) -> Option<String> {
-    let id = json(answer)["hold"].as_str().map(str::to_owned)?;
-    assert_eq!(answer.overall_code(), Code::Ok, "{id}");
-    let is_opaque = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
-    assert!((22..=128).contains(&id.len()) && id.bytes().all(is_opaque), "{id}");
-    Some(id)
 }

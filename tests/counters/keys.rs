@@ -5,7 +5,7 @@ use proto::envoy::{
     service::ratelimit::v3::RateLimitRequest,
 };
 
-use crate::support::{
+use support::{
     client::{Client, request},
     eventually,
     ports::free_port,
@@ -82,7 +82,7 @@ fn keys_above_512_bytes_are_hashed_in_redis() {
     let redis = Redis::single();
     let server = cached(Setup::new().redis(&redis.env())).start_healthy();
     let client = server.client();
-    let longest = 512 - crate::counters::redis::counter("path", "").len();
+    let longest = 512 - crate::redis::counter("path", "").len();
     for length in [longest - 1, longest, longest + 1, 50_000] {
         let value = "v".repeat(length);
         assert_eq!(left(&client, request("d", &[&[("path", value.as_str())]])), 2, "{length}");

@@ -6,7 +6,7 @@ use proto::envoy::service::ratelimit::v3::{
 };
 use serde_json::json;
 
-use crate::support::{
+use support::{
     client::{Client, request},
     clock::{YEAR, window},
     http,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code};
 
-use crate::support::{
+use support::{
     client::{Client, descriptor, request},
     clock::YEAR,
     redis::Env,

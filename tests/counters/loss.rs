@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::redis::{ENVOYS_PATIENCE, RULES, assert_in_time, by_policy, of_kind, one, turn};
-use crate::support::{
+use support::{
     eventually, holds,
     memcached::{self, Memcached},
     proxy::{Proxy, Way},

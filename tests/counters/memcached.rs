@@ -1,12 +1,10 @@
 //! Counters in real memcached servers: keys and values, and failures.
 
-use crate::{
-    counters::redis::{RULES, by_policy, code, counter, decision, one},
-    support::{
-        client::request,
-        memcached::{Memcached, setup},
-        server::Setup,
-    },
+use crate::redis::{RULES, by_policy, code, counter, decision, one};
+use support::{
+    client::request,
+    memcached::{Memcached, setup},
+    server::Setup,
 };
 
 use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;

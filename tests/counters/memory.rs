@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use http::HeaderMap;
 use tokio::runtime::Builder;
 
-use crate::support::{
+use support::{
     client::request,
     clock::Clock,
     or_deep,

@@ -9,7 +9,7 @@ use std::{
 
 use proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code};
 
-use crate::support::{
+use support::{
     client::{Client, request},
     clock::{YEAR, window},
     server::Server,
@@ -40,14 +40,12 @@ mod room;
 mod refused_writes;
 // Denied commands, errors of every kind, and unexpected replies.
 mod replies;
-// Replicas of an older build, replaced one by one; not part of the suite.
+// Replicas that are replaced one by one.
 mod upgrade;
 // Rules with several limits, which count all or nothing.
 pub(crate) mod several;
 // A Redis that is slower than its callers, or stalls.
 mod overload;
-// What a decision costs Redis, for its size; not part of the suite.
-mod sizing;
 // Replicas that divide the limits while Redis is lost.
 mod share;
 // The service that starts before its Redis.

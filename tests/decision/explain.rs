@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{
+use support::{
     client::request,
     clock::Clock,
     process::printed,

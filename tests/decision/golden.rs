@@ -17,7 +17,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     client::Client,
     clock::{self, Clock},
     redis::Redis,

@@ -24,7 +24,7 @@ use std::{
 use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     at_best_within,
     client::request,
     clock::Clock,

@@ -10,7 +10,7 @@ mod refunds;
 
 use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
-use crate::support::client::{descriptor, request};
+use support::client::{descriptor, request};
 
 /// A request of one descriptor, which gives back its hits if they are negative.
 fn hits(key: &str, value: &str, hits: i64) -> RateLimitRequest {

@@ -19,7 +19,8 @@ use prost_types::{Struct, Value, value::Kind};
 use proto::envoy::service::ratelimit::v3::{RateLimitResponse, rate_limit_response::Code};
 
 use super::model::{Answer, Entries, Model, Override, Request, Rule, Status, Target};
-use crate::support::{
+use generate::{Abilities, Generator, Step};
+use support::{
     PATIENCE,
     client::Client,
     clock, eventually, holds, http,
@@ -29,7 +30,6 @@ use crate::support::{
     redis::{Cluster, Redis},
     server::{Server, Setup},
 };
-use generate::{Abilities, Generator, Step};
 
 const REQUESTS: usize = 60;
 

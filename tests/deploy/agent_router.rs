@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     control_plane::{SCRIPT, python},
     envoy::binary,
 };

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, env, fmt::Write as _, fs, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::{docs::markdown::blocks, support::server::BINARY};
+use support::{markdown::blocks, server::BINARY};
 
 use super::{
     documents,
@@ -532,7 +532,7 @@ fn the_values_table_is_that_of_the_values_file() {
     if env::var_os("TOLLGATE_WRITE_DOCS").is_some() {
         return fs::write(root().join(page), wanted).unwrap();
     }
-    assert!(text == wanted, "{page}: TOLLGATE_WRITE_DOCS=1 cargo test --test all deploy:: rewrites it");
+    assert!(text == wanted, "{page}: TOLLGATE_WRITE_DOCS=1 cargo test --test deploy rewrites it");
 }
 
 /// The ConfigMap that the hook checks.

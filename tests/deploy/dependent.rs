@@ -1,6 +1,6 @@
 //! A service with memcached and a trace collector, and the loss of either.
 
-use crate::support::{
+use support::{
     client::request,
     memcached::{Memcached, setup},
     receiver::Receiver,

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::{Value, json};
 
-use crate::{
-    docs::markdown::blocks,
-    support::{envoy::binary, server::BINARY},
+use support::{
+    markdown::blocks,
+    {envoy::binary, server::BINARY},
 };
 
 use super::{ISTIO, documents, files_below, image, kustomized, object, output, read, root, tool};

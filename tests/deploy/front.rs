@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{envoy::binary, eventually, holds, http, ports::free_port, process::Process};
+use support::{envoy::binary, eventually, holds, http, ports::free_port, process::Process};
 
 use super::read;
 

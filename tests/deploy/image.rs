@@ -12,7 +12,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::server::BINARY;
+use support::server::BINARY;
 
 use super::{output, read};
 

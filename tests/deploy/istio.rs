@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::support::{envoy::Envoy, http, server::Server};
+use support::{envoy::Envoy, http, server::Server};
 
 use super::{ISTIO, documents, object, read};
 

@@ -8,7 +8,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{
+use support::{
     clock::Clock,
     envoy, eventually, holds, http,
     noise::Noise,

@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::server::BINARY;
+use support::server::BINARY;
 
 use super::{output, read, root};
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, process::Command};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{eventually, holds, http, ports::free_port, process::Process};
+use support::{eventually, holds, http, ports::free_port, process::Process};
 
 /// The job of the Envoy.
 const ENVOY: &str = "envoy";

@@ -45,8 +45,7 @@ fn the_prometheus_operator_has_the_same_rules() {
     }
     assert!(
         shown == wanted,
-        "{FOR_THE_OPERATOR} does not have the groups of {RULES}; TOLLGATE_WRITE_DOCS=1 cargo test --test all \
-         deploy:: rewrites it"
+        "{FOR_THE_OPERATOR} does not have the groups of {RULES}; TOLLGATE_WRITE_DOCS=1 cargo test --test deploy rewrites it"
     );
 }
 

@@ -9,7 +9,7 @@ use std::{
 use rcgen::date_time_ymd;
 use serde_json::json;
 
-use crate::support::{
+use support::{
     control_plane::ControlPlane,
     grpc_tls::{Authority, Files},
     server::Server,

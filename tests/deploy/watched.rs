@@ -14,8 +14,8 @@ use proto::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
 };
 
-use crate::counters::holds::id as holds_id;
-use crate::support::{
+use support::client::hold_id;
+use support::{
     client::descriptor,
     clock::Clock,
     eventually, holds,
@@ -228,7 +228,7 @@ fn freeze(server: &Server, watch: &mut Watch<'_>) {
 /// Redis is slow, then frozen, then cut off while requests end that hold, then back.
 fn lose_redis(redis: &Redis, way: &Proxy, server: &Server, watch: &mut Watch<'_>) {
     let ids: Vec<_> =
-        (0..101).filter_map(|_| holds_id(&server.ask(holding("budget")).expect("it holds"))).collect();
+        (0..101).filter_map(|_| hold_id(&server.ask(holding("budget")).expect("it holds"))).collect();
     assert_eq!(ids.len(), 101);
     way.set(Way::Open(Duration::from_millis(30)));
     watch.expects(&["TollgateRedisSlow"]);

@@ -3,8 +3,10 @@
 
 use std::{collections::BTreeSet, process::Command};
 
-use super::{BINARY, blocks, markdown::spans, pages, read, words};
-use crate::support::{ports::free_port, server::Setup};
+use support::markdown::spans;
+
+use super::{BINARY, blocks, pages, read, words};
+use support::{ports::free_port, server::Setup};
 
 /// Commands that ask the admin API or read files: none of them serves, writes, or counts at another port.
 const ASKED: [&str; 11] = [

@@ -5,7 +5,7 @@ use std::{fs, process::Command};
 use serde_json::{Value, json};
 
 use super::{BINARY, Block, blocks, compiled, read};
-use crate::support::{envoy::Envoy, server::Server};
+use support::{envoy::Envoy, server::Server};
 
 /// The guide has the whole configuration, the reference what recipes change in it.
 const PAGES: [&str; 2] = ["docs/guide/envoy.md", "docs/reference/envoy.md"];

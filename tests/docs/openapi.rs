@@ -13,14 +13,14 @@ const PAGE: &str = "docs/reference/openapi.yaml";
 fn the_openapi_document_is_made_from_routes_and_types() {
     let made = format!(
         "# Made from crates/operations/api and crates/operations/admin/src/routes.rs by\n\
-         # TOLLGATE_WRITE_DOCS=1 cargo test --test all docs::\n{}",
+         # TOLLGATE_WRITE_DOCS=1 cargo test --test docs\n{}",
         document()
     );
     if env::var_os("TOLLGATE_WRITE_DOCS").is_some() {
         fs::write(PAGE, &made).unwrap();
     }
     let is_same = fs::read_to_string(PAGE).unwrap() == made;
-    assert!(is_same, "{PAGE}: TOLLGATE_WRITE_DOCS=1 cargo test --test all docs:: rewrites it");
+    assert!(is_same, "{PAGE}: TOLLGATE_WRITE_DOCS=1 cargo test --test docs rewrites it");
 }
 
 fn document() -> String {

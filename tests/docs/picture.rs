@@ -2,7 +2,7 @@
 
 use std::{env, fmt::Write as _, fs, process::Command};
 
-use crate::support::{clock::Clock, server::BINARY};
+use support::{clock::Clock, server::BINARY};
 
 use super::{read, root};
 
@@ -39,7 +39,7 @@ fn the_picture_of_a_terminal_shows_what_the_commands_print() {
         return fs::write(root().join(PICTURE), picture).unwrap();
     }
     panic!(
-        "{PICTURE} differs from what the commands print: TOLLGATE_WRITE_DOCS=1 cargo test --test all docs:: draws it"
+        "{PICTURE} differs from what the commands print: TOLLGATE_WRITE_DOCS=1 cargo test --test docs draws it"
     );
 }
 

@@ -9,7 +9,7 @@ use proto::envoy::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     client::{Client, request},
     clock::Clock,
     eventually, holds, http,

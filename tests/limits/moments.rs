@@ -8,7 +8,7 @@ use proto::envoy::service::ratelimit::v3::{
     rate_limit_response::{Code, DescriptorStatus},
 };
 
-use crate::support::{
+use support::{
     client::{Client, request},
     clock::Clock,
     http,

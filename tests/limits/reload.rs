@@ -2,7 +2,7 @@
 
 use std::env;
 
-use crate::support::{client::request, load::Load, server::Server};
+use support::{client::request, load::Load, server::Server};
 
 /// A limit for the key, in requests per hour.
 fn rules(key: &str, limit: u32) -> String {

@@ -9,7 +9,7 @@ use std::{
 use proto::envoy::service::ratelimit::v3::{RateLimitResponse, rate_limit_response::Code};
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     client::{Client, request},
     clock::Clock,
     eventually, holds, http,

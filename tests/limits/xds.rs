@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     client::request,
     control_plane::ControlPlane,
     eventually, holds, http,

@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{
+use support::{
     client::request,
     ports::free_port,
     process::{assert_exit, printed},

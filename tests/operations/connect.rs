@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, process::Command};
 
 use serde_json::Value;
 
-use crate::support::{
+use support::{
     envoy::Envoy,
     server::{BINARY, Server},
 };

@@ -15,7 +15,7 @@ use http::HeaderMap;
 use socket2::SockRef;
 use tokio::{runtime::Builder, sync::oneshot, task::JoinHandle, time::sleep};
 
-use crate::support::{
+use support::{
     PATIENCE,
     client::request,
     eventually, holds,
@@ -23,11 +23,16 @@ use crate::support::{
     memcached::Memcached,
     raw::{Exchange, RawClient, framed},
     redis::Redis,
-    server::{Server, Setup},
+    server::{Server, Setup, pass_on_tonic},
 };
 
 const RULES: &str =
     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
+
+#[test]
+fn drains_and_health_are_the_same_on_tonic() {
+    pass_on_tonic(&["drain::", "health::"], 10);
+}
 
 #[test]
 fn sigterm_under_load_loses_no_request() {

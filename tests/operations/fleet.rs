@@ -10,15 +10,13 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::{
-    operations::admin::{Admin, setup},
-    support::{
-        client::request,
-        eventually, holds, http,
-        process::{assert_exit, printed},
-        redis::Redis,
-        server::{BINARY, Setup},
-    },
+use crate::admin::{Admin, setup};
+use support::{
+    client::request,
+    eventually, holds, http,
+    process::{assert_exit, printed},
+    redis::Redis,
+    server::{BINARY, Setup},
 };
 
 /// Starts a replica with these variables.

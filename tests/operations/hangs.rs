@@ -12,18 +12,16 @@ use std::{
 use socket2::{Domain, Socket, Type};
 use tokio::runtime::Builder;
 
-use crate::{
-    operations::{drain, unread_output},
-    support::{
-        PATIENCE, at_best_within,
-        client::{descriptor, request},
-        eventually, holds,
-        ports::free_port,
-        receiver::{Manner, Receiver},
-        redis::Redis,
-        server::{Server, Setup},
-        time_of,
-    },
+use crate::{drain, unread_output};
+use support::{
+    PATIENCE, at_best_within,
+    client::{descriptor, request},
+    eventually, holds,
+    ports::free_port,
+    receiver::{Manner, Receiver},
+    redis::Redis,
+    server::{Server, Setup},
+    time_of,
 };
 
 const RULES: &str = "
@@ -137,7 +135,7 @@ fn redis(_: &Path) -> Hang {
     let begin = move |server: &Server| -> Box<dyn Any> {
         server.wait_until_healthy();
         let answer = server.ask(request("d", &[&[("held", "v")]])).unwrap();
-        let id = crate::counters::holds::id(&answer).expect("it holds");
+        let id = support::client::hold_id(&answer).expect("it holds");
         redis.freeze();
         let mut settle = descriptor(&[("hold_settle", &id)]);
         settle.hits_addend = Some(3);

@@ -6,7 +6,7 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::support::{
+use support::{
     PATIENCE,
     client::{Client, request},
     eventually, holds, http,

@@ -14,10 +14,8 @@ use std::{
 use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use serde_json::Value;
 
-use crate::{
-    operations::admin::{Admin, setup},
-    support::{browser::Browser, client::request, eventually, holds, http, redis::Redis},
-};
+use crate::admin::{Admin, setup};
+use support::{browser::Browser, client::request, eventually, holds, http, redis::Redis};
 
 mod budget;
 mod key;
@@ -80,7 +78,7 @@ fn a_key_of_the_page_is_blocked_until_the_block_expires() {
     let redis = Redis::single();
     let (setup, port) = setup();
     // The limit is high, so that only the block rejects requests.
-    let rules = crate::operations::admin::RULES
+    let rules = crate::admin::RULES
         .replace("unit: hour, requests_per_unit: 2", "unit: hour, requests_per_unit: 100000");
     let setup = setup.redis(&redis.env()).env("REPLICA_SYNC", "true").rules("shop.yaml", &rules);
     let admin = Admin { server: setup.start_healthy(), port };
@@ -302,7 +300,7 @@ fn rules_are_tried_in_a_dialog() {
     wait_until_live(&browser);
     browser.click("#try-open");
     let value = "document.getElementById('try-rules').value";
-    let file = serde_json::json!(crate::operations::admin::RULES);
+    let file = serde_json::json!(crate::admin::RULES);
     browser.wait_for("it begins with the rules in force", &format!("{value} === {file}"), value);
     let mistake = "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: hours}}";
     browser.run(&format!("{value} = {}", serde_json::json!(mistake)));

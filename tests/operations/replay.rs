@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{process::assert_exit, server::BINARY};
+use support::{process::assert_exit, server::BINARY};
 
 /// Rules and logs in a directory.
 struct Files(tempfile::TempDir);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{
+use support::{
     client::{Client, request},
     http,
     server::{Server, Setup},

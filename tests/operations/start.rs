@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{
+use support::{
     PATIENCE, at_best_within,
     client::{Client, request},
     clock::Clock,
@@ -327,7 +327,7 @@ fn too_few_open_files_are_an_error_and_few_leave_room_for_probes() {
 
 #[test]
 fn a_clock_after_2095_is_an_error() {
-    let clock = crate::support::clock::Clock::at("2107-01-01T00:00:00Z");
+    let clock = support::clock::Clock::at("2107-01-01T00:00:00Z");
     let _clock = clock.enter();
     let log = Setup::new().refused();
     assert!(log.contains("the clock says 2107-01-01T00:00:0"), "{log}");

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{
+use support::{
     at_best_within,
     client::request,
     eventually, holds,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 
-use crate::support::{
+use support::{
     client::request,
     eventually,
     grpc_tls::alone,

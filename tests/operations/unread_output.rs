@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{
+use support::{
     PATIENCE,
     client::request,
     eventually, holds,

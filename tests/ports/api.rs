@@ -14,7 +14,7 @@ use tonic_reflection::pb::v1::{
     server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
 };
 
-use crate::support::{
+use support::{
     client::request,
     http,
     raw::{RawClient, frame},

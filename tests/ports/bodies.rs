@@ -6,10 +6,7 @@ use std::{
     net::TcpStream,
 };
 
-use crate::{
-    operations::admin,
-    support::{PATIENCE, eventually, http, server::Setup},
-};
+use support::{PATIENCE, eventually, http, ports::free_port, server::Setup};
 
 const RULES: &str =
     "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1000000}}]\n";
@@ -51,7 +48,8 @@ fn import(port: u16) -> u16 {
 
 #[test]
 fn strangers_take_no_memory_from_imports() {
-    let (setup, port) = admin::setup();
+    let port = free_port();
+    let setup = Setup::new().rules("d.yaml", RULES).env("ADMIN_ADDR", &format!("127.0.0.1:{port}"));
     let dir = tempfile::tempdir().unwrap();
     let tokens = dir.path().join("tokens");
     fs::write(&tokens, TOKEN).unwrap();

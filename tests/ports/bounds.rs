@@ -4,7 +4,7 @@ use http::HeaderMap;
 use proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use tokio::{runtime::Builder, sync::oneshot};
 
-use crate::support::{
+use support::{
     client::request,
     http as http1,
     raw::{Exchange, GrpcStatus, RawClient},

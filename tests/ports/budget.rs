@@ -7,7 +7,7 @@ use ::http::HeaderMap;
 use serde_json::json;
 use tokio::runtime::Builder;
 
-use crate::support::{
+use support::{
     client::request,
     eventually,
     frames::Connection,

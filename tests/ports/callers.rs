@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{
+use support::{
     bootstrap::{DOMAIN, Service, Wanted, always},
     client::request,
     control_plane::python,

@@ -5,7 +5,7 @@ use std::{fs, os::unix::net::UnixListener, thread::sleep, time::Duration};
 use http::HeaderMap;
 use tokio::{runtime::Builder, sync::oneshot, task::JoinSet};
 
-use crate::support::{
+use support::{
     PATIENCE,
     client::request,
     load::Load,

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use crate::support::{
+use support::{
     bootstrap::{Service, Wanted, always, by_header},
     envoy::Envoy,
     server::{Server, Setup},

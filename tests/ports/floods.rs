@@ -1,7 +1,7 @@
 //! Floods of invented keys that fill the table: callers over their limits stay over them, with every algorithm, in memory
 //! and in place of a lost Redis.
 
-use crate::support::{
+use support::{
     client::{Client, request},
     ports::free_port,
     redis::tcp,

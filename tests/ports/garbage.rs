@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::support::{
+use support::{
     client::request,
     http as http1,
     noise::Noise,

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{
+use support::{
     client::request,
     eventually, holds,
     redis::read,
@@ -190,7 +190,7 @@ fn serves(server: &mut Server) {
 }
 
 fn on_redis(hostile: &Hostile) -> Setup {
-    let setup = Setup::new().envs(&crate::support::redis::tcp(&hostile.address()));
+    let setup = Setup::new().envs(&support::redis::tcp(&hostile.address()));
     setup.env("BACKEND_TYPE", "redis").env("REPLICA_SYNC", "true").env("STORE_FAILURE_POLICY", "allow")
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use socket2::{Domain, Socket, Type};
 
-use crate::support::{
+use support::{
     PATIENCE, at_best_within, eventually,
     grpc_tls::{Authority, Files},
     holds, http,
@@ -345,7 +345,7 @@ fn a_lost_store_is_503_and_not_a_bad_request() {
             assert_eq!(answer.status, 503, "{}", answer.text());
             assert!(answer.text().starts_with("Service Unavailable: "), "{}", answer.text());
             hides(&answer.text(), &address);
-            let over_grpc = server.ask(crate::support::client::request("d", &[&[("k", "v")]])).unwrap_err();
+            let over_grpc = server.ask(support::client::request("d", &[&[("k", "v")]])).unwrap_err();
             hides(over_grpc.message(), &address);
             assert_eq!(http::post(server.ports.http, "/json", "{").status, 400, "invalid input is still 400");
         }
@@ -434,6 +434,6 @@ fn few_file_descriptors_lower_the_connection_limits() {
     for port in [server.ports.grpc, server.ports.http, server.ports.debug, server.ports.metrics] {
         let _silent: Vec<_> = (0..300).map(|_| connect(port)).collect();
         probe(&server);
-        server.ask(crate::support::client::request("d", &[&[("k", "v")]])).unwrap();
+        server.ask(support::client::request("d", &[&[("k", "v")]])).unwrap();
     }
 }

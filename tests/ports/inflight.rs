@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tonic::Code;
 
-use crate::support::{
+use support::{
     PATIENCE,
     client::request,
     frames::{Connection, DATA, END_STREAM, HEADERS},

@@ -7,7 +7,7 @@ use proto::envoy::{
 };
 use serde_json::Value;
 
-use crate::support::{
+use support::{
     client::{Client, descriptor},
     clock::Clock,
     http, or_deep,

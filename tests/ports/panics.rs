@@ -16,7 +16,7 @@ use serde_json::json;
 use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
-use crate::support::{
+use support::{
     client::{Client, request},
     control_plane::ControlPlane,
     eventually,

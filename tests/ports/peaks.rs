@@ -20,7 +20,7 @@ use prost_types::Any;
 use proto::envoy::service::discovery::v3::DiscoveryResponse;
 use tokio::{runtime::Builder, sync::watch};
 
-use crate::support::{
+use support::{
     client::request,
     http as http1,
     process::Process,

@@ -6,7 +6,7 @@ use prost::Message as _;
 use proto::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
 use tonic::Code;
 
-use crate::support::{
+use support::{
     client::request,
     eventually,
     frames::{Connection, DATA, END_STREAM},

@@ -3,7 +3,6 @@
 
 use std::{
     env,
-    process::Command,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -15,26 +14,14 @@ use proto::envoy::{
     service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
 };
 
-use crate::support::{
+use support::{
     noise::Noise,
-    server::{GRPC_SERVER, Server, Setup},
+    server::{Server, Setup, pass_on_tonic},
 };
-
-/// The modules with tests of the gRPC port.
-const SUITES: [&str; 6] = ["api::", "bounds::", "connections::old_", "drain::", "health::", "late::"];
 
 #[test]
 fn the_tests_of_the_grpc_port_pass_on_tonic() {
-    if env::var_os(GRPC_SERVER).is_some() {
-        // This is the inner run.
-        return;
-    }
-    let mut tests = Command::new(env::current_exe().unwrap());
-    let run = tests.args(SUITES).arg("--test-threads=2").env(GRPC_SERVER, "tonic").output().unwrap();
-    let text = String::from_utf8_lossy(&run.stdout);
-    assert!(run.status.success(), "{text}\n{}", String::from_utf8_lossy(&run.stderr));
-    let passed = text.split("test result: ok. ").nth(1).and_then(|rest| rest.split(' ').next());
-    assert!(passed.is_some_and(|passed| passed.parse().is_ok_and(|passed: usize| passed > 15)), "{text}");
+    pass_on_tonic(&["api::", "bounds::"], 14);
 }
 
 const RULES: &str = "

@@ -7,7 +7,7 @@ use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_reflection::pb::v1::{ServerReflectionRequest, server_reflection_request::MessageRequest};
 
-use crate::support::{
+use support::{
     PATIENCE,
     client::request,
     eventually,

@@ -9,7 +9,7 @@ use std::{
 use http::HeaderMap;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::support::{
+use support::{
     client::request,
     eventually,
     grpc_tls::{Authority, Files, TlsClient},

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{
+use support::{
     PATIENCE,
     client::request,
     frames::{CONTINUATION, Connection, DATA, END_STREAM, HEADERS, PING, SETTINGS, WINDOW_UPDATE, head},

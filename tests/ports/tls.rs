@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::envoy::quota::filter;
-use crate::support::{
+use support::{
     bootstrap::{Wanted, by_header},
     client::request,
     envoy::Envoy,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Holder, RULES, setup};
-use crate::support::{
+use support::{
     client::request,
     clock::Clock,
     eventually, holds, http,

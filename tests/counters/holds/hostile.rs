@@ -2,8 +2,11 @@
 
 use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
-use super::{Holder, id, life::everywhere, setup};
-use crate::support::{client::request, redis::Redis};
+use super::{Holder, life::everywhere, setup};
+use support::{
+    client::{hold_id, request},
+    redis::Redis,
+};
 
 /// The largest number of JSON and Lua without rounding.
 const MOST: u64 = (1 << 53) - 1;
@@ -126,7 +129,7 @@ fn a_request_that_names_a_counter_twice_holds_twice() {
         let first = holder.hold_hits("budget", "c", 90).expect(place);
         let mut both = request("d", &[&[("hold_settle", &first)], &[("budget", "c")]]);
         both.descriptors[0].hits_addend = Some(50);
-        assert!(id(&holder.ask(both)).is_some(), "{place}");
+        assert!(hold_id(&holder.ask(both)).is_some(), "{place}");
         assert_eq!(holder.seen("budget", "c"), (50, 40), "{place}");
     });
 }

@@ -3,9 +3,12 @@
 use std::{thread::sleep, time::Duration};
 
 use super::{Holder, Places, setup};
-use crate::support::{eventually, holds};
+use support::{
+    client::{hold_id, request},
+    eventually, holds,
+};
 
-pub(super) fn everywhere(test: impl Fn(&str, &Holder, &crate::support::server::Server)) {
+pub(super) fn everywhere(test: impl Fn(&str, &Holder, &support::server::Server)) {
     let places = Places::start();
     for (place, setup) in places.setups() {
         let server = setup.start_healthy();
@@ -116,9 +119,9 @@ fn the_estimate_is_the_hits_addend_cut_to_the_limit() {
         assert_eq!(holder.hold_hits("budget", "a", 1), None, "{place}");
         holder.settle(&id, 100);
         assert_eq!(holder.seen("budget", "a"), (100, 0), "{place}");
-        let mut asked = crate::support::client::request("d", &[&[("budget", "b")]]);
+        let mut asked = request("d", &[&[("budget", "b")]]);
         asked.hits_addend = 15;
-        assert!(super::id(&holder.ask(asked)).is_some());
+        assert!(hold_id(&holder.ask(asked)).is_some());
         assert_eq!(holder.seen("budget", "b"), (0, 15), "{place}");
     });
 }

@@ -1,9 +1,9 @@
 //! Stores that do not answer, and their bounds. What is lost on the way, with whichever process, is the simulator's:
 //! docs/dev/simulation.md.
 
-use super::{Holder, RULES, id, setup};
-use crate::support::{
-    client::request,
+use super::{Holder, RULES, setup};
+use support::{
+    client::{hold_id, request},
     eventually, holds,
     redis::{Redis, Sentinels},
     server::Setup,
@@ -96,7 +96,7 @@ fn the_policy_local_decides_from_the_whole_request() {
         redis.ask(&["RPUSH", &name, "1"]);
         let mut both = request("d", &[&[("budget", stops)], &[("plain", stops)]]);
         both.descriptors.iter_mut().for_each(|descriptor| descriptor.hits_addend = Some(1));
-        let ids: Vec<_> = (0..20).map(|_| id(&holder.ask(both.clone()))).collect();
+        let ids: Vec<_> = (0..20).map(|_| hold_id(&holder.ask(both.clone()))).collect();
         let held = ids.iter().flatten().count();
         assert_eq!(held, 3, "stop {stops}: three fit the limit of this replica, and each holds: {ids:?}");
     }

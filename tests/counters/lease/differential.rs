@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{
+use support::{
     noise::Noise,
     redis::Redis,
     server::{Server, Setup},

@@ -3,7 +3,7 @@
 
 use std::{cell::Cell, thread, time::Instant};
 
-use crate::support::{
+use support::{
     clock::{Clock, window},
     eventually, holds, http,
     ports::free_port,

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::support::{
+use support::{
     clock::window,
     eventually, holds,
     redis::{Env, Redis},
@@ -108,7 +108,7 @@ fn the_debug_page_shows_the_leases() {
     let redis = Redis::single();
     let replica = &replicas(&redis.env(), 1)[0];
     assert_eq!(admitted(&replica.client(), &hits("many", 1), 300), 300);
-    let page = crate::support::http::get(replica.ports.debug, "/leases").text();
+    let page = support::http::get(replica.ports.debug, "/leases").text();
     assert!(page.starts_with(&format!("{}: left=", counter("many"))), "{page}");
     assert!(page.contains(" limit=1000000 requests_per_second="), "{page}");
 }

@@ -1,7 +1,7 @@
 //! Servers that are not memcached, and values that are not counters: each is logged with its address, and the service
 //! continues.
 
-use crate::support::{fake::Fake, server::Server};
+use support::{fake::Fake, server::Server};
 
 use super::{Code, Memcached, code, counter, one, request, setup, with_rules};
 

@@ -1,7 +1,7 @@
 //! Four processes on three memcached servers under contention: although hits share commands, each caller receives its
 //! own outcome, and exactly the limit is admitted.
 
-use crate::counters::redis::exact::Servers;
+use crate::redis::exact::Servers;
 
 use super::{Memcached, setup};
 

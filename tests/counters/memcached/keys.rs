@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::support::clock::{Clock, now, window};
+use support::clock::{Clock, now, window};
 
 use super::{Code, Memcached, code, counter, decision, one, request, with_rules};
 
@@ -77,7 +77,7 @@ fn windows_of_any_length_are_counted() {
     assert_eq!(memcached.counter(&format!("e_long_v_{}/{seconds}", window(seconds))), 2);
 }
 
-fn code_of(client: &crate::support::client::Client, unit: &str) -> Code {
+fn code_of(client: &support::client::Client, unit: &str) -> Code {
     client.ask(request("e", &[&[(unit, "v")]])).unwrap().overall_code()
 }
 

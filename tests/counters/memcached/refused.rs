@@ -1,7 +1,7 @@
 //! Rules with limits that memcached cannot count are rejected at load, whatever the failure policy, so that no limit is
 //! silently ignored.
 
-use crate::support::{eventually, holds, http};
+use support::{eventually, holds, http};
 
 use super::{Code, Memcached, RULES, by_policy, code, one, request, with_rules};
 

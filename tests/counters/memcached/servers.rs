@@ -17,7 +17,7 @@ use memcached::{
 
 use proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 
-use crate::support::{eventually, holds};
+use support::{eventually, holds};
 
 use super::{Code, Memcached, code, counter, request, setup, with_rules};
 

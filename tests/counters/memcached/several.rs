@@ -1,7 +1,7 @@
 //! Rules with several limits. memcached changes one counter at a time, so the counters are read, changed, and refunded
 //! after concurrent changes: the limits are never exceeded, and rejected hits are not counted.
 
-use crate::counters::redis::{
+use crate::redis::{
     exact::Servers,
     several::{FIXED, admitted, counter, hits, offered, rules},
 };

@@ -1,6 +1,6 @@
 //! TLS to a real memcached: certificates of both sides, and the logs of failures.
 
-use crate::support::{certificates::Certificates, eventually, holds, memcached::setup, server::Setup};
+use support::{certificates::Certificates, eventually, holds, memcached::setup, server::Setup};
 
 use super::{Code, Memcached, RULES, code, one};
 

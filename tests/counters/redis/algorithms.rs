@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{
+use support::{
     client::descriptor,
     redis::{Env, Redis, Reply},
     server::{Server, Setup},

@@ -1,7 +1,7 @@
 //! Servers that are not Redis, and values that are not counters: each is logged with its address and without secrets, and
 //! the service continues.
 
-use crate::support::{
+use support::{
     certificates::Certificates,
     client::Client,
     fake::Fake,

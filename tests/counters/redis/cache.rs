@@ -2,7 +2,7 @@
 
 use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
-use crate::support::{
+use support::{
     redis::Redis,
     server::{Server, Setup},
 };

@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::support::{
+use support::{
     eventually, holds, http,
     ports::free_port,
     redis::{Cluster, Env, Redis, Sentinels},

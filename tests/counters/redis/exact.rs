@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::{runtime::Builder, task::JoinSet};
 
-use crate::support::{
+use support::{
     client::descriptor,
     clock::window,
     noise::Noise,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{
+use support::{
     eventually, holds,
     ports::free_port,
     process::printed,

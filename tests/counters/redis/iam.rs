@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-use crate::support::{
+use support::{
     certificates::Certificates,
     clock::{Clock, timestamp},
     eventually, holds,

@@ -2,7 +2,7 @@
 
 use proto::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 
-use crate::support::{
+use support::{
     client::request,
     clock::window,
     redis::Redis,

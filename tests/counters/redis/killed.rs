@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{
+use support::{
     eventually, holds, http,
     memcached::Memcached,
     ports::free_port,

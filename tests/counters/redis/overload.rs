@@ -16,7 +16,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::{runtime::Builder, task::JoinSet};
 
-use crate::support::{
+use support::{
     raw::{Exchange, RawClient, framed},
     redis::{Env, Redis, tcp},
     server::{Server, Setup},

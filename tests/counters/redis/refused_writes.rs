@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::support::{
+use support::{
     eventually, holds, http,
     redis::{Cluster, Redis, Sentinels},
     server::{Server, Setup},

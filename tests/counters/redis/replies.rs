@@ -5,7 +5,7 @@ use std::thread;
 
 use proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
 
-use crate::support::{
+use support::{
     client::Client,
     clock::Clock,
     eventually,

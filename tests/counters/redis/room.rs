@@ -8,7 +8,7 @@ use proto::envoy::{
     service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},
 };
 
-use crate::support::{
+use support::{
     client::request,
     eventually, holds,
     proxy::{Proxy, Way},

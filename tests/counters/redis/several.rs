@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{
+use support::{
     noise::Noise,
     redis::{Cluster, Redis, slot},
     server::Setup,

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::support::{
+use support::{
     clock::Clock,
     eventually, holds,
     redis::Redis,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{
+use support::{
     at_best_within, eventually, holds,
     redis::Redis,
     server::{Server, Setup},

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{
+use support::{
     certificates::Certificates,
     client::request,
     redis::{Cluster, Env, Redis, Sentinels, tcp},

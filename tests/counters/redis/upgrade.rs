@@ -1,4 +1,5 @@
-//! A rolling upgrade: replicas of an older binary and of this one on one Redis. `tests/upgrade/run` starts it.
+//! A rolling upgrade: replicas on one Redis are replaced one by one, in the suite by the same build, and by
+//! `tests/upgrade/run` from an older one.
 
 use std::{
     env,
@@ -6,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use crate::support::{
+use support::{
     client::{descriptor, request},
     clock::Clock,
     eventually, holds, http,
@@ -116,9 +117,8 @@ impl Upgrade {
 }
 
 #[test]
-#[ignore = "needs the binary of an older release: tests/upgrade/run"]
 fn replicas_of_an_older_build_are_replaced_one_by_one() {
-    let older = PathBuf::from(env::var_os("TOLLGATE_OLDER_BINARY").expect("TOLLGATE_OLDER_BINARY is set"));
+    let older = env::var_os("TOLLGATE_OLDER_BINARY").map_or_else(|| BINARY.into(), PathBuf::from);
     let clock = Clock::at("2026-11-23T12:43:20Z");
     let _clock = clock.enter();
     let redis = Redis::single();

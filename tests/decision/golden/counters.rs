@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     clock,
     redis::{Connection, Env, Redis, tcp},
 };

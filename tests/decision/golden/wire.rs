@@ -16,7 +16,7 @@ use proto::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{client::Client, http};
+use support::{client::Client, http};
 
 /// The answer to `[domain, descriptors, hits_addend]` over gRPC, or the error.
 pub(crate) fn ask(client: &Client, ask: &Value) -> Value {

@@ -1,7 +1,7 @@
 //! Reading and resetting counters, with every algorithm and on every store.
 
 use super::*;
-use crate::support::memcached::Memcached;
+use support::memcached::Memcached;
 
 /// Uses three of three requests, reads, resets, and checks that all three are available again.
 fn reads_and_resets(replica: &Replica, keys: &[&str]) {
@@ -179,7 +179,7 @@ fn a_reset_that_cannot_be_announced_in_memcached_is_done_with_a_warning() {
     let servers = |first: &Memcached, second: &Memcached| format!("{},{}", first.address(), second.address());
     let owner = crc32fast::hash(b"tollgate:resets") % 2;
     let list = if owner == 0 { servers(&log, &counters) } else { servers(&counters, &log) };
-    let setup = crate::support::memcached::setup(&list).rules("shop.yaml", COUNTED);
+    let setup = support::memcached::setup(&list).rules("shop.yaml", COUNTED);
     let replica = Replica::start(setup.env("REPLICA_SYNC", "true"));
     replica.server.wait_until_healthy();
     let value = (0..100).map(|n| format!("v{n}")).find(|value| {

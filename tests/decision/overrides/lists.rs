@@ -2,7 +2,7 @@
 //! the list that it belongs to.
 
 use super::*;
-use crate::support::{memcached::Memcached, redis::Cluster};
+use support::{memcached::Memcached, redis::Cluster};
 
 const ALONE: &str = "
 domain: shop

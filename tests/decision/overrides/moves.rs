@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::*;
-use crate::support::{
+use support::{
     proxy::Proxy,
     redis::{Cluster, slot},
 };
@@ -131,7 +131,7 @@ fn a_reset_that_reaches_no_replica_or_not_all_says_so() {
 fn overrides_change_after_another_server_has_taken_over_behind_one_address() {
     let servers = [Redis::single(), Redis::single()];
     let proxy = Proxy::to(servers[0].port);
-    let replicas = two(&crate::support::redis::tcp(&proxy.address()));
+    let replicas = two(&support::redis::tcp(&proxy.address()));
     assert_eq!(set(&replicas[0], "before").0, 200);
     subscribers(&servers[0], "2");
     servers[1].ask(&["REPLICAOF", "127.0.0.1", &servers[0].port.to_string()]);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::support::redis::{Cluster, Sentinels};
+use support::redis::{Cluster, Sentinels};
 
 fn two(redis: &Redis) -> [Replica; 2] {
     let replicas = [(); 2].map(|()| Replica::on(redis));
@@ -124,7 +124,7 @@ fn overrides_expire_by_the_clock_of_redis() {
         assert_eq!(redis.ask(&["HLEN", "{tollgate}:overrides"]).number(), 2, "{hours} h");
         // An end that the replica with the wrong clock computes.
         let ends = block(&other, "half", "10m");
-        let expected = [0.0, 60.0].map(|later| crate::support::clock::timestamp(now + 600.0 + later));
+        let expected = [0.0, 60.0].map(|later| support::clock::timestamp(now + 600.0 + later));
         assert!(
             (expected[0].clone()..=expected[1].clone()).contains(&ends),
             "{hours} h: {ends}, {expected:?}"

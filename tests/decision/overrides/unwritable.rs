@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 use serde_json::Value;
 
 use super::{RULES, Replica};
-use crate::support::{
+use support::{
     eventually, holds, http,
     server::{BINARY, Setup},
 };

@@ -7,7 +7,7 @@ use proto::envoy::{
     service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code},
 };
 
-use crate::support::{client::request, server::Setup};
+use support::{client::request, server::Setup};
 
 const RULES: &str = "
 domain: envoy

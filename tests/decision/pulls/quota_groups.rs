@@ -9,7 +9,7 @@ use proto::envoy::service::ratelimit::v3::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     client::request,
     http,
     server::{Server, Setup},

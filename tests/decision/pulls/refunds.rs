@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 
 use super::hits;
-use crate::support::{
+use support::{
     client::Client,
     eventually, holds,
     memcached::Memcached,

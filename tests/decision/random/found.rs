@@ -11,7 +11,7 @@ use proto::envoy::{
     r#type::v3::RateLimitUnit,
 };
 
-use crate::support::{
+use support::{
     client::request,
     redis::{Cluster, Redis},
     server::{Server, Setup},

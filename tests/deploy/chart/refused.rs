@@ -2,7 +2,7 @@
 
 use std::{env, fmt::Write as _, fs, process::Command};
 
-use crate::support::server::BINARY;
+use support::server::BINARY;
 
 use super::{
     super::{output, read, root},
@@ -69,10 +69,7 @@ fn the_settings_that_the_chart_knows_are_those_of_the_service() {
     if env::var_os("TOLLGATE_WRITE_DOCS").is_some() {
         return fs::write(root().join(file), wanted).unwrap();
     }
-    assert!(
-        read(&file) == wanted,
-        "{file}: TOLLGATE_WRITE_DOCS=1 cargo test --test all deploy:: rewrites it"
-    );
+    assert!(read(&file) == wanted, "{file}: TOLLGATE_WRITE_DOCS=1 cargo test --test deploy rewrites it");
 }
 
 #[test]

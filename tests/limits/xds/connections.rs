@@ -3,7 +3,7 @@
 use std::{fs, io::Write as _, net::TcpListener, path::PathBuf, thread};
 
 use super::*;
-use crate::support::{
+use support::{
     grpc_tls::{Authority, Files, TlsClient},
     redis::{self, Redis},
 };

@@ -5,7 +5,7 @@ use proto::envoy::{
 };
 
 use super::*;
-use crate::support::{PATIENCE, client::descriptor};
+use support::{PATIENCE, client::descriptor};
 
 #[test]
 fn opens_no_port_before_the_control_plane_is_reached() {

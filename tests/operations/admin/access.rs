@@ -2,7 +2,7 @@
 
 use std::{fs, net::TcpListener};
 
-use crate::support::{
+use support::{
     eventually,
     grpc_tls::{Authority, Files},
     holds, http,
@@ -98,7 +98,7 @@ fn the_schema_of_rules_needs_no_token() {
     let _server = setup.env("ADMIN_TOKEN_FILE", path.to_str().unwrap()).start();
     let answer = http::get(port, "/schema.json");
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/schema+json")));
-    let printed = std::process::Command::new(crate::support::server::BINARY).arg("schema").output().unwrap();
+    let printed = std::process::Command::new(support::server::BINARY).arg("schema").output().unwrap();
     assert_eq!(answer.text(), String::from_utf8(printed.stdout).unwrap());
 }
 

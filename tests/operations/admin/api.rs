@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     PATIENCE, client::request, clock::Clock, eventually, holds, http, memcached::Memcached, ports::free_port,
     redis::Redis,
 };

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::support::{
+use support::{
     eventually,
     process::{assert_exit, printed},
     server::BINARY,

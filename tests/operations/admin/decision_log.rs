@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde_json::Value;
 
-use crate::support::{eventually, holds};
+use support::{eventually, holds};
 
 use super::{Admin, setup};
 

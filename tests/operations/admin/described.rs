@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{client::request, http};
+use support::{client::request, http};
 
 use super::{Admin, setup};
 

@@ -19,7 +19,7 @@ use std::{
 use proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use serde_json::Value;
 
-use crate::support::{
+use support::{
     PATIENCE,
     client::request,
     http,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     client::request,
     eventually, holds, http,
     process::{assert_exit, printed},

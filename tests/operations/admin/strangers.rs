@@ -11,7 +11,7 @@ use std::{
 use socket2::{Domain, Socket, Type};
 
 use super::{Admin, setup};
-use crate::support::{clock::Clock, eventually, holds, http, server::Setup};
+use support::{clock::Clock, eventually, holds, http, server::Setup};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const JSON: [(&str, &str); 1] = [("content-type", "application/json")];

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Admin, RULES, setup};
-use crate::support::{client::request, eventually, holds, http, process::assert_exit};
+use support::{client::request, eventually, holds, http, process::assert_exit};
 
 fn post(port: u16, rules: &str) -> http::Answer {
     let body = json!({"rules": rules}).to_string();

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::support::{
+use support::{
     browser::Browser,
     eventually, holds,
     process::{assert_exit, printed},

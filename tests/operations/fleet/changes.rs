@@ -71,7 +71,7 @@ fn the_second_replica_knows_what_was_changed_on_the_first_and_by_whom() {
 fn a_reload_that_two_replicas_see_is_one_line_with_the_difference_of_the_rules() {
     let redis = Redis::single();
     let admins = [(); 2].map(|()| replica(&redis, &[]));
-    let rules = crate::operations::admin::RULES.replace("requests_per_unit: 2}", "requests_per_unit: 20}");
+    let rules = crate::admin::RULES.replace("requests_per_unit: 2}", "requests_per_unit: 20}");
     let rules = rules.replace("  - key: free\n", "  - key: ip\n");
     for admin in &admins {
         admin.server.write("shop.yaml", &rules);
@@ -120,7 +120,7 @@ fn changes_while_redis_is_lost_are_kept_and_written_later() {
         let is_out = |admin: &Admin| admin.get("/api/v1/status")["replicas"] == "unknown";
         holds(is_out(&one) && is_out(&other), String::new)
     });
-    let rules = crate::operations::admin::RULES.replace("requests_per_unit: 2}", "requests_per_unit: 3}");
+    let rules = crate::admin::RULES.replace("requests_per_unit: 2}", "requests_per_unit: 3}");
     one.server.write("shop.yaml", &rules);
     one.server.wait_for_rule("requests_per_unit=3");
     let own = wait_for(&one, "rules_reloaded", "2 per hour");

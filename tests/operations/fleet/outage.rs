@@ -68,7 +68,7 @@ fn an_outage_speaks_and_ends() {
 fn an_outage_names_the_policy_of_each_domain() {
     let mut redis = Redis::single();
     let admin = replica(&redis, &[("STORE_FAILURE_POLICY", "error")]);
-    admin.server.write("shop.yaml", &format!("on_store_failure: local\n{}", crate::operations::admin::RULES));
+    admin.server.write("shop.yaml", &format!("on_store_failure: local\n{}", crate::admin::RULES));
     let api = "domain: api\ndescriptors:\n  - {key: user, rate_limit: {unit: hour, requests_per_unit: 2}}\n";
     admin.server.write("api.yaml", api);
     admin.server.wait_for_rule("api.user: unit=HOUR");

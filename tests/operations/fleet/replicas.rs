@@ -93,7 +93,7 @@ fn every_replica_says_which_one_rejected_its_rules() {
     let rejected = replicas.as_array().unwrap().iter().map(|one| (&one["id"], one["rejected"].as_str()));
     let by_other = rejected.filter(|(_, why)| why.is_some()).map(|(id, _)| id.as_str().unwrap().to_owned());
     assert_eq!(by_other.collect::<Vec<_>>(), [id(&other)]);
-    other.server.write("shop.yaml", crate::operations::admin::RULES);
+    other.server.write("shop.yaml", crate::admin::RULES);
     eventually("the rules are in service again", || {
         let output = one.run(&["status"]);
         holds(output.status.success(), || printed(&output))

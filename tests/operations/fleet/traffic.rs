@@ -28,8 +28,7 @@ fn a_loud_client_takes_one_line_of_the_refusals() {
         &["shop user=loud 300 refusals\n  over 2 per hour, retry after "],
     );
     // A flood of invented keys, each refused once, loses neither: `quiet` has a rule of its own.
-    let limit_zero =
-        crate::operations::admin::RULES.replace("requests_per_unit: 100}", "requests_per_unit: 0}");
+    let limit_zero = crate::admin::RULES.replace("requests_per_unit: 100}", "requests_per_unit: 0}");
     admin.server.write("shop.yaml", &limit_zero.replace("    value: /cart\n", ""));
     admin.server.wait_for_rule("shop.path: unit=MINUTE requests_per_unit=0");
     let client = admin.server.client();
@@ -50,7 +49,7 @@ fn traffic_that_meets_no_rule_is_shown_with_counts() {
     let (setup, port) = setup();
     // A value without a limit is exempt, which is no mistake.
     let exempt = "  - {key: user, value: partner}\n  - {key: path, value: /health}\n";
-    let rules = format!("{}{exempt}", crate::operations::admin::RULES);
+    let rules = format!("{}{exempt}", crate::admin::RULES);
     let admin = Admin { server: setup.rules("shop.yaml", &rules).start(), port };
     for entry in [("user", "partner"), ("path", "/health")] {
         (0..50).for_each(|_| drop(admin.server.ask(request("shop", &[&[entry]])).unwrap()));

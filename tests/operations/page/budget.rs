@@ -3,11 +3,10 @@
 use serde_json::json;
 
 use super::{TEXT, has_row, open, picture, wait_until_live};
-use crate::{
-    counters::holds::id,
-    operations::admin::{Admin, setup},
-    support::client::request,
-};
+use support::client::hold_id;
+use support::client::request;
+
+use crate::admin::{Admin, setup};
 
 const RULES: &str = "\
 domain: shop
@@ -25,7 +24,8 @@ const BAR: &str = "return [...document.querySelectorAll('#act-counter .budget > 
 fn the_bar_of_a_budget_shows_what_is_spent_held_and_left() {
     let (setup, port) = setup();
     let admin = Admin { server: setup.rules("shop.yaml", RULES).start(), port };
-    let hold = || id(&admin.server.ask(request("shop", &[&[("user", "ann")]])).unwrap()).expect("it fits");
+    let hold =
+        || hold_id(&admin.server.ask(request("shop", &[&[("user", "ann")]])).unwrap()).expect("it fits");
     let first = hold();
     hold();
     let mut settle = request("shop", &[&[("hold_settle", &first)]]);

@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use super::{Admin, CONTRAST, NAMES, TEXT, Traffic, Value, has_row, http, open, picture, wait_until_live};
-use crate::{operations::admin::setup, support::eventually};
+use crate::admin::setup;
+use support::eventually;
 
 /// Types into the search, and waits until a result has this text.
 fn search(browser: &super::Browser, text: &str, found: &str) {
@@ -244,7 +245,7 @@ fn a_network_is_blocked_and_shadowed_hits_are_shown() {
     let admin = Admin { server: setup.rules("shop.yaml", rules).start(), port };
     let client = admin.server.client();
     for _ in 0..7 {
-        client.ask(crate::support::client::request("shop", &[&[("ip", "10.1.2.3")]])).unwrap();
+        client.ask(support::client::request("shop", &[&[("ip", "10.1.2.3")]])).unwrap();
     }
     let browser = open(&admin);
     wait_until_live(&browser);
@@ -280,7 +281,7 @@ fn a_network_is_blocked_and_shadowed_hits_are_shown() {
     browser.click("button[aria-label='Edit the override of any descriptor with ip=10.0.0.0/8']");
     assert_eq!(browser.run(&format!("return {value}")), "10.0.0.0/8");
     browser.click("#act-cancel");
-    let refused = client.ask(crate::support::client::request("shop", &[&[("ip", "10.9.9.9")]])).unwrap();
+    let refused = client.ask(support::client::request("shop", &[&[("ip", "10.9.9.9")]])).unwrap();
     assert_eq!(refused.overall_code, 2);
     assert_eq!(browser.complaints(), [""; 0]);
 }

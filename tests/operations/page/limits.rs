@@ -1,10 +1,8 @@
 //! The dialog for a rule with several limits: one of them or a part of all is changed, and all are shown before and after.
 
 use super::{TEXT, has_row, open, picture, wait_until_live};
-use crate::{
-    operations::admin::{Admin, setup},
-    support::{client::request, http},
-};
+use crate::admin::{Admin, setup};
+use support::{client::request, http};
 
 const RULES: &str = "\
 domain: shop

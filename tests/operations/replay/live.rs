@@ -13,22 +13,20 @@ use proto::envoy::{
 };
 use replay::{Decider, Log, Replay};
 
-use crate::{
-    counters::holds::id,
-    support::{
-        client::{Client, descriptor, request},
-        clock::Clock,
-        eventually, holds,
-        ports::free_port,
-        process::assert_exit,
-        redis::Redis,
-        server::{BINARY, Server, Setup},
-    },
-};
 use limit::Unit;
 use limiter::{Bounds, Policy};
 use overrides::{Action, Index, Override, Target, Value};
 use rules::{CompileOptions, SourceFile, compile};
+use support::client::hold_id;
+use support::{
+    client::{Client, descriptor, request},
+    clock::Clock,
+    eventually, holds,
+    ports::free_port,
+    process::assert_exit,
+    redis::Redis,
+    server::{BINARY, Server, Setup},
+};
 use tempfile::TempDir;
 
 const RULES: &str = "
@@ -271,7 +269,7 @@ impl Live {
             request.descriptors.iter().filter(|one| HOLDING.contains(&&*one.entries[0].key)).count();
         let is_mixed = (1..request.descriptors.len()).contains(&holding);
         let response = self.client.ask(request).unwrap();
-        self.holds.extend(id(&response));
+        self.holds.extend(hold_id(&response));
         self.answers.push(seen_live(&response));
         if is_mixed && response.overall_code() == Code::OverLimit {
             eventually("what was held for a refused request is cancelled", || {

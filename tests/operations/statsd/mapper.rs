@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{RULES, ask};
-use crate::support::{
+use support::{
     http,
     server::{Server, Setup},
 };

@@ -13,7 +13,7 @@ use tokio_rustls::{
 };
 
 use super::{ask, longest_of_a_hundred, setup};
-use crate::support::{
+use support::{
     at_best_within,
     certificates::Certificates,
     client::request,

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{CALL, ask, setup};
-use crate::support::{
+use support::{
     bootstrap::{Wanted, by_header},
     client::request,
     envoy::Envoy,

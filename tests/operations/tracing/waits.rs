@@ -3,7 +3,7 @@
 use http::HeaderMap;
 
 use super::{ask, setup};
-use crate::support::{
+use support::{
     client::request,
     fake::Fake,
     grpc_tls::alone,

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     bootstrap::{Wanted, by_header},
     envoy::Envoy,
     http::Answer,

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs, process::Command, thread};
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     bootstrap::{Wanted, always, by_header},
     envoy::Envoy,
     eventually, holds, http,

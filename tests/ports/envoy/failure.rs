@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::TWO_PER_USER;
-use crate::support::{
+use support::{
     bootstrap::{Wanted, by_header},
     envoy::Envoy,
     eventually, holds, http,

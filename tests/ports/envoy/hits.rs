@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     bootstrap::{Wanted, by_header, tokens_to_metadata},
     envoy::Envoy,
     eventually, holds,

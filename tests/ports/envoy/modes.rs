@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     bootstrap::{Wanted, always, by_header, metadata},
     envoy::Envoy,
     server::{Server, Setup},

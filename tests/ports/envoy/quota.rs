@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{
+use support::{
     bootstrap::Wanted,
     client::request,
     envoy::Envoy,

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use super::RULES;
-use crate::support::{
+use support::{
     grpc_tls::{Authority, Files},
     server::{BINARY, Setup},
 };

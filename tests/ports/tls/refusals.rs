@@ -5,7 +5,7 @@ use std::{fs, io::Write as _, net::TcpStream, process::Command};
 use rcgen::{ExtendedKeyUsagePurpose, date_time_ymd};
 
 use super::RULES;
-use crate::support::{
+use support::{
     client::{Client, request},
     eventually,
     grpc_tls::{Authority, Files, Pair, TlsClient, s_client},

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::RULES;
-use crate::support::{
+use support::{
     PATIENCE,
     client::request,
     eventually,

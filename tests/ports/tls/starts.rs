@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::RULES;
-use crate::support::{
+use support::{
     PATIENCE,
     grpc_tls::{Authority, Files, s_client},
     server::Setup,

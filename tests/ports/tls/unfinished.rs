@@ -12,7 +12,7 @@ use std::{
 use socket2::{Domain, Socket, Type};
 
 use super::*;
-use crate::support::{at_best_within, server::Server, time_of};
+use support::{at_best_within, server::Server, time_of};
 
 /// The beginning of a ClientHello of 64,000 bytes, in records of 16,000.
 fn client_hello(size: usize) -> Vec<u8> {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{fake::Fake, redis::tcp};
+use support::{fake::Fake, redis::tcp};
 
 use super::{Code, Lost, one, set};
 
