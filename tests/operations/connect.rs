@@ -15,12 +15,18 @@ mod mistakes;
 
 /// The JSON of `tollgate check --envoy`, and its exit code.
 fn check(envoy: &str, rules: &str, more: &[&str]) -> (Value, Option<i32>) {
+    check_with(envoy, rules, more, &[])
+}
+
+/// The same with these variables.
+fn check_with(envoy: &str, rules: &str, more: &[&str], variables: &[(&str, &str)]) -> (Value, Option<i32>) {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("envoy.yaml"), envoy).unwrap();
     fs::write(dir.path().join("rules.yaml"), rules).unwrap();
     let output = Command::new(BINARY)
         .args(["check", "--json", "--envoy", "envoy.yaml", "rules.yaml"])
         .args(more)
+        .envs(variables.iter().copied())
         .current_dir(dir.path())
         .output()
         .unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::check;
+use super::{check, check_with};
 
 /// A configuration with this filter, these routes and this host's `rate_limits`, in flow style.
 fn envoy(filter: &str, routes: &str, host: &str) -> String {
@@ -170,10 +170,278 @@ fn descriptors_that_no_rule_meets_are_named_with_the_reason() {
         assert!(said.len() == 1 && said[0].starts_with(&begin) && said[0].contains(help), "{said:#?}");
         assert_eq!((code, &report["envoy"]["unmatched_descriptors"]), (Some(0), &Value::from(1)));
     }
-    // A limit of its own needs no rule.
-    let own = "{limit: {dynamic_metadata: {}}, actions: [{generic_key: {descriptor_value: v}}]}";
-    let (report, _) = check(&envoy("domain: shop", &route(&format!("{}, {own}", all())), ""), RULES, &[]);
-    assert_eq!(said(&report), [""; 0]);
+    // A limit that is always sent needs no rule; one of metadata is absent with the metadata.
+    let remarks = |limit: &str| {
+        let own = format!("{{limit: {{{limit}}}, actions: [{{generic_key: {{descriptor_value: v}}}}]}}");
+        said(&check(&envoy("domain: shop", &route(&format!("{}, {own}", all())), ""), RULES, &[]).0)
+    };
+    assert_eq!(remarks("rate_limit: {requests_per_unit: 5, unit: HOUR}"), [""; 0]);
+    let of_metadata = remarks("dynamic_metadata: {}");
+    let part = "the descriptor `generic_key=v`, so a request without the metadata of `limit` has no limit; add a rule";
+    assert!(
+        of_metadata.len() == 1 && of_metadata[0].starts_with("note ") && of_metadata[0].contains(part),
+        "{of_metadata:#?}"
+    );
+}
+
+/// A configuration with filters before the rate limit filter, and items of the filter's own.
+fn with_filters(before: &[&str], items: &str) -> String {
+    let config = envoy(&format!("domain: shop\n              rate_limits: [{items}]"), &route(""), "");
+    let before: String = before
+        .iter()
+        .map(|filter| format!("          - {{name: x, typed_config: {{'@type': type.googleapis.com/envoy.extensions.filters.http.{filter}}}}}\n"))
+        .collect();
+    config.replace("http_filters:\n", &format!("http_filters:\n{before}"))
+}
+
+/// An item with the entry `user=…`, and more fields.
+fn user_item(more: &str) -> String {
+    format!("{{actions: [{{request_headers: {{header_name: x-user, descriptor_key: user}}}}]{more}}}")
+}
+
+/// An item whose entry `user=…` comes from an extension.
+fn extension(kind: &str, fields: &str) -> String {
+    let kind =
+        format!("'@type': type.googleapis.com/envoy.extensions.rate_limit_descriptors.{kind}.v3.Descriptor");
+    format!(
+        "{{actions: [{{extension: {{name: x, typed_config: {{{kind}, descriptor_key: user, {fields}}}}}}}]}}"
+    )
+}
+
+/// The remarks about the item alone.
+fn of_item(before: &[&str], item: &str, rules: &str) -> Vec<String> {
+    let mut said = said(&check(&with_filters(before, &format!("{}, {item}", all())), rules, &[]).0);
+    said.retain(|one| !one.contains(" no rule of the domain"));
+    said
+}
+
+const AI: &str =
+    "ai_protocol_manager.v3.AiProtocolManager, response_handling: {token_usage: {metadata_namespace: llm}}";
+const HITS: &str =
+    "set_filter_state.v3.Config, on_request_headers: [{object_key: envoy.ratelimit.hits_addend}]";
+
+/// What Envoy 1.40 did with each item is in `connect.rs` and in `docs/reference/envoy-recipes.md`.
+#[test]
+fn an_item_that_envoy_sends_otherwise_than_it_reads_is_named() {
+    let hits = |format: &str| user_item(&format!(", hits_addend: {{format: \"{format}\"}}"));
+    let at_end = |format: &str| {
+        user_item(&format!(", apply_on_stream_done: true, hits_addend: {{format: \"{format}\"}}"))
+    };
+    let metadata = |key: &str, more: &str| {
+        format!("{{actions: [{{metadata: {{descriptor_key: {key}, metadata_key: {more}}}}}]")
+    };
+    let static_limit = |limit: &str| user_item(&format!(", limit: {{rate_limit: {{{limit}}}}}"));
+    let entry = "actions: [{generic_key: {descriptor_key: user, descriptor_value: v";
+    for (before, item, expected) in [
+        (
+            &[][..],
+            static_limit("requests_per_unit: 5"),
+            "error  a limit without `unit` is an error for each request",
+        ),
+        (&[], static_limit("requests_per_unit: 5, unit: UNKNOWN"), "error  a limit without `unit`"),
+        (&[], static_limit("requests_per_unit: 5, unit: DAY"), ""),
+        (
+            &[],
+            user_item(", stage: 1"),
+            "error  Envoy refuses `stage` and `disable_key` in `rate_limits` of a filter",
+        ),
+        (&[], user_item(", disable_key: x"), "error  Envoy refuses `stage` and `disable_key`"),
+        (
+            &[],
+            format!("{{{entry}, default_value: '%REQ(x)%'}}}}]}}"),
+            "warning  Envoy sends the text `%REQ(x)%` as it is: `default_value`",
+        ),
+        (
+            &[],
+            "{actions: [{generic_key: {descriptor_key: '%REQ(x)%', descriptor_value: v}}]}".to_owned(),
+            "`%REQ(x)%` as it is: `descriptor_key`",
+        ),
+        (&[], format!("{{{entry}100%%}}}}]}}"), ""),
+        (
+            &[],
+            at_end("%DYNAMIC_METADATA(envoy.ai.token_usage:total_tokens)%"),
+            "warning  `envoy.ai.token_usage` is typed metadata, which only CEL reads",
+        ),
+        (&[AI], at_end("%DYNAMIC_METADATA(llm:total_tokens)%"), "warning  `llm` is typed metadata"),
+        (&[], at_end("%DYNAMIC_METADATA(llm:total_tokens)%"), ""),
+        (
+            &[],
+            metadata("user", "{key: envoy.ai.request_info, path: [{key: model}]}") + "}",
+            "`envoy.ai.request_info` is typed metadata",
+        ),
+        (
+            &[],
+            hits("%CEL(metadata.typed_filter_metadata['r'].max_output_tokens)%"),
+            "warning  `max_output_tokens` is 0 in a request that does not state it",
+        ),
+        (&[], hits("%CEL(has(metadata.typed_filter_metadata['r'].max_output_tokens) ? 5 : 4)%"), ""),
+        (&[], hits("%RESP(x-cost)%"), "warning  this has no value before the response"),
+        (&[], hits("%BYTES_SENT%"), "this has no value before the response"),
+        (&[], at_end("%RESP(x-cost)%"), ""),
+        (&[], extension("expr", "text: 'response.code'"), "this has no value before the response"),
+        (
+            &[],
+            extension("expr", "text: \"request.host + '|'\""),
+            "warning  Envoy's CEL does not concatenate texts",
+        ),
+        (&[], extension("expr", "text: 'size(request.host) + 1'"), ""),
+        (
+            &[],
+            metadata("user", "{key: k}, source: CLUSTER_LOCALITY_ENTRY") + "}",
+            "warning  Envoy knows no locality before",
+        ),
+        (
+            &[],
+            metadata("user", "{key: k}, source: CLUSTER_LOCALITY_ENTRY") + ", apply_on_stream_done: true}",
+            "",
+        ),
+        (
+            &[],
+            metadata("hold_end", "{key: other, path: [{key: hold}]}") + ", apply_on_stream_done: true}",
+            "warning  the id of a hold is in the metadata `envoy.filters.http.ratelimit`, not in `other`",
+        ),
+        (
+            &[],
+            metadata("hold_settle", "{key: envoy.filters.http.ratelimit}") + ", apply_on_stream_done: true}",
+            "warning  `hold_settle` without a `hits_addend` is an end",
+        ),
+        (
+            &[],
+            metadata("hold_end", "{key: envoy.filters.http.ratelimit}") + ", apply_on_stream_done: true}",
+            "",
+        ),
+        (
+            &[],
+            extension("jwt_claim", "header_name: authorization, claim_name: sub"),
+            "warning  no filter before verifies this token",
+        ),
+        (
+            &["jwt_authn.v3.JwtAuthentication, providers: {idp: {issuer: i}}"],
+            extension("jwt_claim", "header_name: Authorization, claim_name: sub"),
+            "warning  `jwt_authn` removes `Authorization` for the provider `idp`",
+        ),
+        (
+            &[
+                "jwt_authn.v3.JwtAuthentication, providers: {idp: {forward: true}, other: {from_headers: [{name: x-other}]}}",
+            ],
+            extension("jwt_claim", "header_name: authorization, claim_name: sub"),
+            "",
+        ),
+        (
+            &[HITS],
+            user_item(""),
+            "note  a request counts `envoy.ratelimit.hits_addend` hits for the rule `shop.user`, which has no `hold`",
+        ),
+        (&[HITS], user_item(", hits_addend: {number: 1}"), ""),
+    ] {
+        let said = of_item(before, &item, RULES);
+        let fits = |one: &String| {
+            // Without the place, which depends on the filters.
+            let (severity, rest) = one.split_once(' ').unwrap();
+            format!("{severity}  {}", rest.split_once(' ').unwrap().1).contains(expected)
+        };
+        // The other items of `all` count the hits of the request too.
+        let is_as_expected = if expected.is_empty() {
+            said.iter().all(|one| one.starts_with("note "))
+                && said.len() == 3 * before.iter().filter(|one| **one == HITS).count()
+        } else {
+            said.iter().any(fits)
+        };
+        assert!(is_as_expected, "{item}: {expected:?} {said:#?}");
+    }
+}
+
+#[test]
+fn an_item_without_an_optional_entry_of_an_extension_is_known() {
+    let text = "{actions: [{request_headers: {header_name: x, descriptor_key: user}}, {extension: {name: e, typed_config: {";
+    let kind = "'@type': type.googleapis.com/envoy.extensions.rate_limit_descriptors.expr.v3.Descriptor";
+    let item = format!("{text}{kind}, descriptor_key: unknown, text: 'true', skip_if_error: true}}}}}}]}}");
+    let report = check(&with_filters(&[], &format!("{}, {item}", all())), RULES, &[]).0;
+    // `user=…` of the item meets a rule, and `user=…,unknown=…` meets none.
+    assert_eq!((&report["envoy"]["descriptors"], said(&report).len()), (&Value::from(5), 1), "{report:#}");
+    // The name of a matching input is its key.
+    let input = "{actions: [{extension: {name: user, typed_config: {'@type': type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput, header_name: x}}}]}";
+    assert_eq!(of_item(&[], input, RULES), [""; 0]);
+}
+
+#[test]
+fn a_cost_that_the_algorithm_of_its_rule_loses_is_named() {
+    for algorithm in ["sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "fixed_window"] {
+        let rules = RULES.replacen("2}", &format!("2, algorithm: {algorithm}}}"), 1);
+        for (hits, is_lost) in [
+            (
+                ", apply_on_stream_done: true, hits_addend: {format: '%RESP(x-cost)%'}",
+                algorithm != "fixed_window",
+            ),
+            (", apply_on_stream_done: true, hits_addend: {number: 1, is_negative_hits: true}", false),
+            (", hits_addend: {number: 5}", false),
+        ] {
+            let said = of_item(&[], &user_item(hits), &rules);
+            let message =
+                format!("a cost above what remains is not charged: `{algorithm}` of the rule `shop.user`");
+            let is_named = said.len() == 1 && said[0].starts_with("warning ") && said[0].contains(&message);
+            assert!(if is_lost { is_named } else { said.is_empty() }, "{algorithm} {hits}: {said:#?}");
+        }
+    }
+}
+
+#[test]
+fn a_failure_mode_in_percent_replaces_the_flag() {
+    let percent = |part: u32| {
+        format!(
+            "failure_mode_deny_percent: {{default_value: {{numerator: {part}, denominator: TEN_THOUSAND}}}}"
+        )
+    };
+    for (flag, percent, policy, expected) in [
+        (false, percent(10_000), "deny", ""),
+        (true, percent(0), "deny", "with `failure_mode_deny_percent` of 0 in 10000 requests pass while"),
+        (true, percent(0), "allow", ""),
+        (false, percent(10_000), "allow", "of 10000 in 10000 requests get 503 while"),
+        (false, percent(5), "deny", "requests pass, or get 503, while"),
+        (false, percent(5), "local", "remove `failure_mode_deny_percent` and set `failure_mode_deny: false`"),
+        (false, percent(5), "error", ""),
+    ] {
+        let fields =
+            ["domain: shop", &format!("failure_mode_deny: {flag}"), &percent, "status_on_error: {code: 503}"];
+        let config = envoy(&fields.join("\n              "), &route(&all()), "");
+        let rules = RULES.replace("domain: shop", &format!("domain: shop\non_store_failure: {policy}"));
+        let said = said(&check(&config, &rules, &[]).0);
+        let is_as_expected =
+            if expected.is_empty() { said.is_empty() } else { said.len() == 1 && said[0].contains(expected) };
+        assert!(is_as_expected, "{percent} {policy}: {said:#?}");
+    }
+}
+
+#[test]
+fn a_retry_after_of_envoy_that_is_later_than_tollgates_is_named() {
+    let fields = |more: &str| format!("domain: shop\n              enable_retry_after_header: true{more}");
+    let bucket = RULES.replacen("2}", "2, algorithm: token_bucket}", 1);
+    for (more, rules, expected) in [
+        ("", RULES, None),
+        (
+            "",
+            &*bucket,
+            Some(
+                "warning  Envoy's `retry-after` is the time until the limit is full again, which with `token_bucket` of the rule `shop.user`",
+            ),
+        ),
+        (
+            "\n              rate_limited_status: {code: 503}",
+            &bucket,
+            Some("note  `enable_retry_after_header` has no effect with `rate_limited_status` 503"),
+        ),
+    ] {
+        let said = said(&check(&envoy(&fields(more), &route(&all()), ""), rules, &[]).0);
+        let expected: Vec<_> = expected.iter().collect();
+        assert_eq!(said.len(), expected.len(), "{said:#?}");
+        for (one, expected) in said.iter().zip(expected) {
+            let (severity, message) = expected.split_once("  ").unwrap();
+            assert!(one.starts_with(severity) && one.contains(message), "{one}");
+        }
+    }
+    let with_header = [("LIMIT_RETRY_AFTER_HEADER", "retry-after")];
+    let report = check_with(&envoy(&fields(""), &route(&all()), ""), &bucket, &[], &with_header).0;
+    assert_eq!(said(&report), [""; 0], "Envoy keeps the header");
 }
 
 /// Verified with Envoy 1.40 in `connect.rs`.

@@ -173,7 +173,9 @@ impl Envoys {
         let invalid = |why: &dyn Display| format!("invalid settings:\n  {name}: {why}");
         let timeout = text::duration::parse(&written).map_err(|why| invalid(&why))?;
         let policy = environment.setting(&vars::STORE_FAILURE_POLICY)?;
-        Ok(Self { reading, service: envoy::Service { timeout: (name, timeout), policy } })
+        let retry_after_header = environment.setting(&vars::LIMIT_RETRY_AFTER_HEADER)?;
+        let service = envoy::Service { timeout: (name, timeout), policy, retry_after_header };
+        Ok(Self { reading, service })
     }
 }
 

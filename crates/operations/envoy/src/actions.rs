@@ -8,8 +8,56 @@ use text::diagnostics::Place;
 pub(super) struct Descriptor {
     pub(super) place: Place,
     pub(super) entries: Vec<Entry>,
-    /// It has its own limit, so it needs no rule.
-    pub(super) has_limit: bool,
+    pub(super) limit: OwnLimit,
+    pub(super) hits: HitsSource,
+}
+
+/// The limit that Envoy sends with a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum OwnLimit {
+    Absent,
+    /// Written in the configuration, so the descriptor needs no rule.
+    Static,
+    /// Read from metadata, which a request may lack.
+    OfMetadata,
+}
+
+impl OwnLimit {
+    pub(super) fn read(item: Value<'_>) -> Self {
+        match item.get("limit") {
+            Some(limit) if limit.get("dynamic_metadata").is_some() => Self::OfMetadata,
+            Some(_) => Self::Static,
+            None => Self::Absent,
+        }
+    }
+}
+
+/// Where the number of hits of a descriptor comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum HitsSource {
+    /// One hit, or what the item states before the request.
+    Item,
+    /// The filter state [`HITS_OF_REQUEST`](super::pitfalls::HITS_OF_REQUEST).
+    Request,
+    /// A cost that is charged when the stream ends.
+    EndOfStream,
+}
+
+impl HitsSource {
+    fn read(item: Value<'_>, request_has_hits: bool) -> Self {
+        let addend = item.get("hits_addend");
+        let is_refund = addend.is_some_and(|addend| addend.get("is_negative_hits").is_some_and(Value::flag));
+        match addend {
+            None if request_has_hits => Self::Request,
+            Some(_) if is_at_end(item) && !is_refund => Self::EndOfStream,
+            _ => Self::Item,
+        }
+    }
+}
+
+/// True for an item that Envoy sends when the stream ends.
+pub(super) fn is_at_end(item: Value<'_>) -> bool {
+    item.get("apply_on_stream_done").is_some_and(Value::flag)
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -34,6 +82,8 @@ pub(super) struct Context<'t> {
     pub(super) clusters: Vec<&'t str>,
     /// The runtime flag [`FORMATTER_FLAG`] is on.
     pub(super) formats_values: bool,
+    /// A filter before states the hits of the request.
+    pub(super) request_has_hits: bool,
 }
 
 impl Context<'_> {
@@ -57,7 +107,8 @@ pub(super) fn descriptors(
     item: Value<'_>,
     context: &Context<'_>,
 ) -> Result<Vec<Descriptor>, (Place, String)> {
-    let has_limit = item.get("limit").is_some();
+    let limit = OwnLimit::read(item);
+    let hits = HitsSource::read(item, context.request_has_hits);
     let mut built = vec![Vec::new()];
     for action in item.list("actions") {
         let choices = added(action, context)?;
@@ -80,7 +131,7 @@ pub(super) fn descriptors(
     let place = item.place();
     // One without entries meets no rule.
     let descriptors = built.into_iter().filter(|entries| !entries.is_empty());
-    Ok(descriptors.map(|entries| Descriptor { place, entries, has_limit }).collect())
+    Ok(descriptors.map(|entries| Descriptor { place, entries, limit, hits }).collect())
 }
 
 /// The entries of which an action adds one.
@@ -92,9 +143,15 @@ fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place,
     let key = |default: &str| text("descriptor_key").unwrap_or(default).to_owned();
     let snake = snake_case(name);
     let is_of_request = |value: &&str| context.fills_in(&snake) && has_command(value);
-    let constant = || text("descriptor_value").filter(|value| !is_of_request(value)).map(str::to_owned);
+    let constant = || {
+        let value = text("descriptor_value").filter(|value| !is_of_request(value))?;
+        Some(if context.fills_in(&snake) { value.replace("%%", "%") } else { value.to_owned() })
+    };
+    let typed = fields.get("typed_config");
     let added = |key: String, value: Option<String>| {
-        let is_optional = fields.get("skip_if_absent").is_some_and(Value::flag);
+        let fields = typed.unwrap_or(fields);
+        let is_optional =
+            ["skip_if_absent", "skip_if_error"].iter().any(|name| fields.get(name).is_some_and(Value::flag));
         vec![Added { entry: Entry { key, value }, is_optional }]
     };
     Ok(match &*snake {
@@ -119,11 +176,11 @@ fn added(action: Value<'_>, context: &Context<'_>) -> Result<Vec<Added>, (Place,
                 .ok_or_else(|| unknown(&format!("`{snake}` without a `descriptor_key`")))?;
             added(key.to_owned(), None)
         }
-        // The expressions of CEL have a key of their own.
+        // Expressions and claims have a key of their own; the key of a matching input is the name of the extension.
         "extension" => {
-            let typed = fields.get("typed_config");
-            let key = typed.and_then(|typed| typed.get("descriptor_key")).and_then(Value::text);
-            let key = key.ok_or_else(|| unknown("an extension"))?;
+            let own = typed.and_then(|typed| typed.get("descriptor_key")).and_then(Value::text);
+            let name = || text("name").filter(|_| typed.is_some_and(|typed| typed.is("Input")));
+            let key = own.or_else(name).ok_or_else(|| unknown("an extension"))?;
             added(key.to_owned(), None)
         }
         _ => return Err(unknown(&format!("`{snake}`"))),
@@ -137,9 +194,9 @@ pub(super) fn literal_commands<'t>(action: Value<'t>, context: &Context<'_>) -> 
     (!context.fills_in(&snake_case(name)) && has_command(value.text()?)).then_some(value)
 }
 
-/// True for a text with a command, such as `%REQ(x-user)%`.
+/// True for a text with a command, such as `%REQ(x-user)%`. `%%` stands for a percent sign.
 pub(super) fn has_command(text: &str) -> bool {
-    text.split_once('%').is_some_and(|(_, rest)| rest.contains('%'))
+    text.replace("%%", "").split_once('%').is_some_and(|(_, rest)| rest.contains('%'))
 }
 
 fn snake_case(name: &str) -> String {

@@ -3,10 +3,11 @@
 //! Envoy's messages are read by the names of their fields, without Envoy's protobuf files. What comes from elsewhere (a
 //! control plane, an extension) is noted, and never guessed.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, fmt, time::Duration};
 
 use super::{
-    actions::{Context, Descriptor, FORMATTER_FLAG, descriptors, has_command, literal_commands},
+    actions::{Context, Descriptor, FORMATTER_FLAG, HitsSource, OwnLimit, descriptors, has_command},
+    pitfalls,
     tree::Value,
 };
 use text::diagnostics::{Place, Severity};
@@ -15,9 +16,50 @@ pub(super) struct Filter<'t> {
     pub(super) domain: &'t str,
     pub(super) place: Place,
     pub(super) timeout: (Place, Duration),
-    pub(super) deny: (Place, bool),
+    pub(super) failure_mode: (Place, FailureMode),
+    /// The status of a request that the failure mode denies.
+    pub(super) status_on_error: &'t str,
+    /// `enable_retry_after_header`, if it is on.
+    pub(super) retry_after: Option<Place>,
+    /// The status of a request over limit.
+    pub(super) limited_status: &'t str,
     /// The cluster of the rate limit service.
     pub(super) cluster: Option<Value<'t>>,
+}
+
+/// What Envoy does with requests while the service does not answer.
+#[derive(Clone, Copy)]
+pub(super) enum FailureMode {
+    /// `failure_mode_deny`.
+    Deny(bool),
+    /// `failure_mode_deny_percent`, which replaces it: denies `part` of `whole` requests.
+    DenyPercent { part: u64, whole: u64 },
+}
+
+impl FailureMode {
+    fn read(config: Value<'_>) -> Self {
+        let Some(percent) = config.get("failure_mode_deny_percent") else {
+            return Self::Deny(config.get("failure_mode_deny").is_some_and(Value::flag));
+        };
+        let part = percent.at(&["default_value", "numerator"]).and_then(Value::text);
+        let whole = match percent.at(&["default_value", "denominator"]).and_then(Value::text) {
+            Some("TEN_THOUSAND") => 10_000,
+            Some("MILLION") => 1_000_000,
+            _ => 100,
+        };
+        Self::DenyPercent { part: part.and_then(|part| part.parse().ok()).unwrap_or(0), whole }
+    }
+}
+
+impl fmt::Display for FailureMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deny(deny) => write!(f, "`failure_mode_deny: {deny}`"),
+            Self::DenyPercent { part, whole } => {
+                write!(f, "`failure_mode_deny_percent` of {part} in {whole}")
+            }
+        }
+    }
 }
 
 /// A descriptor and the domain it is sent to.
@@ -31,6 +73,17 @@ pub(super) struct Remark {
     pub(super) place: Place,
     pub(super) message: String,
     pub(super) help: &'static str,
+}
+
+impl Remark {
+    pub(super) fn new(
+        severity: Severity,
+        at: Value<'_>,
+        message: impl Into<String>,
+        help: &'static str,
+    ) -> Self {
+        Self { severity, place: at.place(), message: message.into(), help }
+    }
 }
 
 #[derive(Default)]
@@ -91,27 +144,29 @@ impl<'t> Gateway<'t> {
     fn unread(&mut self, at: Value<'_>, what: &str, help: &'static str) {
         self.is_partial = true;
         let message = format!("not read: {what}, so this Envoy may send more descriptors");
-        self.remarks.push(Remark { severity: Severity::Note, place: at.place(), message, help });
+        self.remarks.push(Remark::new(Severity::Note, at, message, help));
     }
 
     fn warn(&mut self, at: Value<'_>, message: impl Into<String>, help: &'static str) {
-        let severity = Severity::Warning;
-        let place = at.place();
-        let message = message.into();
-        self.remarks.push(Remark { severity, place, message, help });
+        self.remarks.push(Remark::new(Severity::Warning, at, message, help));
     }
 
     fn filter(&mut self, config: Value<'t>) -> Option<&'t str> {
         let domain = config.get("domain")?;
         let timeout = config.get("timeout");
         let written = timeout.and_then(Value::text).and_then(|text| text::duration::parse(text).ok());
-        let deny = config.get("failure_mode_deny");
+        let deny = config.get("failure_mode_deny_percent").or_else(|| config.get("failure_mode_deny"));
+        let status = |field, default| config.at(&[field, "code"]).and_then(Value::text).unwrap_or(default);
+        let retry_after = config.get("enable_retry_after_header").filter(|value| value.flag());
         let service = config.at(&["rate_limit_service", "grpc_service", "envoy_grpc", "cluster_name"]);
         self.filters.push(Filter {
             domain: domain.text()?,
             place: domain.place(),
             timeout: (timeout.map_or(domain.place(), Value::place), written.unwrap_or(DEFAULT_TIMEOUT)),
-            deny: (deny.map_or(domain.place(), Value::place), deny.is_some_and(Value::flag)),
+            failure_mode: (deny.map_or(domain.place(), Value::place), FailureMode::read(config)),
+            status_on_error: status("status_on_error", "500"),
+            retry_after: retry_after.map(Value::place),
+            limited_status: status("rate_limited_status", "429"),
             cluster: service,
         });
         domain.text()
@@ -130,23 +185,25 @@ impl<'t> Gateway<'t> {
                     .map(str::to_owned),
             };
             let entries = item.list("entries").map(entry).collect();
-            let descriptor =
-                Descriptor { place: item.place(), entries, has_limit: item.get("limit").is_some() };
+            let limit = OwnLimit::read(item);
+            let descriptor = Descriptor { place: item.place(), entries, limit, hits: HitsSource::Item };
             self.sent.push(Sent { domain, descriptor });
         }
     }
 
     /// The filters of a listener, with the descriptors of its routes.
     fn manager(&mut self, manager: Value<'t>) {
+        let chain: Vec<_> = manager.list("http_filters").collect();
         let mut filters = Vec::new();
-        for filter in manager.list("http_filters") {
+        for (at, filter) in chain.iter().copied().enumerate() {
             if filter.get("config_discovery").is_some() {
                 self.unread(filter, "the filter comes from a control plane", DUMP);
             }
             let name = filter.get("name").and_then(Value::text).unwrap_or_default();
             let is_disabled = filter.get("disabled").is_some_and(Value::flag);
-            filters
-                .extend(filter.messages(HTTP_FILTER).into_iter().map(|config| (name, is_disabled, config)));
+            let before = &chain[..at];
+            let configs = filter.messages(HTTP_FILTER).into_iter();
+            filters.extend(configs.map(|config| (name, is_disabled, before, config)));
         }
         let routes = manager.get("route_config").or_else(|| {
             let name = manager.at(&["rds", "route_config_name"])?.text()?;
@@ -154,9 +211,9 @@ impl<'t> Gateway<'t> {
         });
         let stages: Vec<u64> = filters.iter().map(|(.., config)| stage(*config)).collect();
         let mut scopes = Vec::new();
-        for (name, is_disabled, config) in filters {
+        for (name, is_disabled, before, config) in filters {
             let Some(domain) = self.filter(config) else { continue };
-            scopes.push(Scope { name, domain, is_disabled, config, stages: &stages });
+            scopes.push(Scope { name, domain, is_disabled, before, config, stages: &stages });
         }
         if scopes.is_empty() {
             return;
@@ -203,15 +260,20 @@ impl<'t> Gateway<'t> {
         let of_filter =
             own.into_iter().chain([scope.config]).find(|config| config.list("rate_limits").next().is_some());
         let items = match of_filter {
-            Some(config) => config.list("rate_limits").collect(),
+            Some(config) => {
+                let items = config.list("rate_limits");
+                items.inspect(|item| self.remarks.extend(pitfalls::of_filter_item(*item))).collect()
+            }
             None => self.items_of_route(scope, host, action, own),
         };
         let context = Context {
             own_cluster: self.own_cluster,
             clusters: clusters(action),
             formats_values: self.formats_values,
+            request_has_hits: pitfalls::request_has_hits(scope.before),
         };
         for item in items {
+            self.remarks.extend(pitfalls::of_item(item, scope, &context));
             self.item(domain, item, &context);
         }
     }
@@ -254,28 +316,6 @@ impl<'t> Gateway<'t> {
 
     /// The descriptors of an item of `rate_limits`.
     fn item(&mut self, domain: &'t str, item: Value<'t>, context: &Context<'t>) {
-        for action in item.list("actions") {
-            if let Some(value) = literal_commands(action, context) {
-                let message = format!(
-                    "Envoy sends the text `{}` for every request, without the runtime flag `{FORMATTER_FLAG}`",
-                    value.text().unwrap_or_default()
-                );
-                self.warn(
-                    value,
-                    message,
-                    "use `request_headers` for a header, or set the flag in `layered_runtime`",
-                );
-            }
-            let header = action.get("request_headers").and_then(|action| action.get("header_name"));
-            if let Some(path) = header.filter(|header| header.text() == Some(":path")) {
-                let message = "`:path` contains the query, so `?x=1` evades a limit per path";
-                self.warn(
-                    path,
-                    message,
-                    "limit a path without its query: docs/reference/envoy.md#per-path-without-its-query",
-                );
-            }
-        }
         match descriptors(item, context) {
             Ok(descriptors) => {
                 let sent = descriptors.into_iter().map(|descriptor| Sent { domain, descriptor });
@@ -292,12 +332,14 @@ impl<'t> Gateway<'t> {
 }
 
 /// A filter, for the routes of its listener.
-struct Scope<'t, 's> {
+pub(super) struct Scope<'t, 's> {
     name: &'t str,
     domain: &'t str,
     /// Only routes with a configuration of their own use the filter.
     is_disabled: bool,
-    config: Value<'t>,
+    /// The filters that a request passes first.
+    pub(super) before: &'s [Value<'t>],
+    pub(super) config: Value<'t>,
     /// The stages of all filters of the listener.
     stages: &'s [u64],
 }

@@ -1,10 +1,13 @@
 //! Which rules a descriptor of Envoy can meet.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    rc::Rc,
+};
 
 use super::{actions::Entry, list};
 use limiter::CLOSING_KEYS;
-use rules::{Domain, Level, Node, RuleId};
+use rules::{Domain, Level, Node, Rule, RuleId};
 use text::spelling::nearest;
 
 /// The rules of a domain that descriptors can meet.
@@ -12,8 +15,17 @@ pub(super) struct Coverage<'r> {
     domain: &'r Domain,
     pub(super) reached: HashSet<RuleId>,
     /// The descriptors so far: the routes of a gateway send many that are equal.
-    known: HashMap<Vec<Entry>, Option<String>>,
+    known: HashMap<Vec<Entry>, Rc<Met<'r>>>,
     unmet: usize,
+}
+
+/// What a descriptor meets.
+#[derive(Default)]
+pub(super) struct Met<'r> {
+    /// The rules that some values of its entries meet.
+    pub(super) rules: Vec<&'r Rule>,
+    /// What to do if no value of its entries meets a rule.
+    pub(super) help: Option<String>,
 }
 
 /// A report lists no more, and the help of each compares a key with all others.
@@ -22,6 +34,7 @@ const MAX_HELPED: usize = 500;
 /// The farthest that a descriptor comes.
 struct Search<'r> {
     is_met: bool,
+    rules: Vec<&'r Rule>,
     /// The number of matched entries, and the level below them.
     deepest: (usize, &'r Level),
 }
@@ -31,38 +44,40 @@ impl<'r> Coverage<'r> {
         Self { domain, reached: HashSet::new(), known: HashMap::new(), unmet: 0 }
     }
 
-    /// Adds a descriptor. Returns what to do if no value of its entries meets a rule.
-    pub(super) fn add(&mut self, entries: &[Entry]) -> Option<String> {
+    /// Adds a descriptor.
+    pub(super) fn add(&mut self, entries: &[Entry]) -> Rc<Met<'r>> {
         if entries.iter().any(|entry| CLOSING_KEYS.contains(&&*entry.key)) {
-            return None;
+            return Rc::default();
         }
         if let Some(known) = self.known.get(entries) {
-            return known.clone();
+            return Rc::clone(known);
         }
-        let mut search = Search { is_met: false, deepest: (0, &self.domain.root) };
-        self.walk(&self.domain.root, entries, 0, &mut search);
-        let unmet = (!search.is_met).then(|| {
+        let mut search = Search { is_met: false, rules: Vec::new(), deepest: (0, &self.domain.root) };
+        walk(&self.domain.root, entries, 0, &mut search);
+        self.reached.extend(search.rules.iter().map(|rule| rule.id));
+        let help = (!search.is_met).then(|| {
             self.unmet += 1;
             if self.unmet > MAX_HELPED { String::new() } else { help(entries, &search) }
         });
-        self.known.insert(entries.to_vec(), unmet.clone());
-        unmet
+        let met = Rc::new(Met { rules: search.rules, help });
+        self.known.insert(entries.to_vec(), Rc::clone(&met));
+        met
     }
+}
 
-    fn walk(&mut self, level: &'r Level, entries: &[Entry], depth: usize, search: &mut Search<'r>) {
-        let Some((entry, rest)) = entries.split_first() else { return };
-        for node in candidates(level, entry) {
-            if depth + 1 > search.deepest.0 {
-                search.deepest = (depth + 1, &*node.children);
-            }
-            if !rest.is_empty() {
-                self.walk(&node.children, rest, depth + 1, search);
-                continue;
-            }
-            self.reached.extend(node.rule.as_ref().map(|rule| rule.id));
-            // A descriptor without a limit exempts its value.
-            search.is_met |= node.rule.is_some() || node.children.is_empty();
+fn walk<'r>(level: &'r Level, entries: &[Entry], depth: usize, search: &mut Search<'r>) {
+    let Some((entry, rest)) = entries.split_first() else { return };
+    for node in candidates(level, entry) {
+        if depth + 1 > search.deepest.0 {
+            search.deepest = (depth + 1, &*node.children);
         }
+        if !rest.is_empty() {
+            walk(&node.children, rest, depth + 1, search);
+            continue;
+        }
+        search.rules.extend(node.rule.as_ref());
+        // A descriptor without a limit exempts its value.
+        search.is_met |= node.rule.is_some() || node.children.is_empty();
     }
 }
 

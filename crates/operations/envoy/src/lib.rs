@@ -1,11 +1,13 @@
 //! `tollgate check --envoy`: compares what Envoy can send with the rules.
 //!
-//! [`config`] reads the limits of routes from Envoy's configuration; [`actions`] knows the entries of their descriptors, and
-//! [`coverage`] finds the rules that they meet. Here the differences become diagnostics.
+//! [`config`] reads the limits of routes from Envoy's configuration; [`actions`] knows the entries of their descriptors,
+//! [`pitfalls`] what Envoy does not do as it is written, and [`coverage`] finds the rules that they meet. Here the
+//! differences become diagnostics.
 
 mod actions;
 mod config;
 mod coverage;
+mod pitfalls;
 mod tree;
 
 use std::{
@@ -13,11 +15,13 @@ use std::{
     time::Duration,
 };
 
-use config::{Filter, Gateway, Remark, Sent};
+use actions::{Descriptor, HitsSource, OwnLimit};
+use config::{FailureMode, Filter, Gateway, Remark, Sent};
 use coverage::{Coverage, nodes, notation};
 use faults::OnStoreFailure;
+use limit::{Kind, Limit};
 use rules::{
-    Level, Node, RuleSet, SourceFile,
+    Level, Node, Rule, RuleSet, SourceFile,
     yaml::{self, MaxValues},
 };
 use text::{
@@ -32,6 +36,8 @@ pub struct Service {
     pub timeout: (&'static str, Duration),
     /// The policy of domains that set none.
     pub policy: OnStoreFailure,
+    /// `LIMIT_RETRY_AFTER_HEADER`.
+    pub retry_after_header: Option<String>,
 }
 
 #[derive(Default)]
@@ -104,6 +110,7 @@ impl Comparison<'_> {
             self.domain(filter.place, filter.domain, found);
             self.timeout(filter, found);
             self.failure_mode(filter, found);
+            self.retry_after(filter, found);
             cluster(root, filter, found);
         }
         let named: HashSet<&str> = gateway.filters.iter().map(|filter| filter.domain).collect();
@@ -120,13 +127,22 @@ impl Comparison<'_> {
                 self.compared.unmatched += 1;
                 continue;
             }
-            let coverage = self.coverage.get_mut(*domain);
-            let unmet = coverage.and_then(|coverage| coverage.add(&descriptor.entries));
-            if let Some(help) = unmet.filter(|_| !descriptor.has_limit) {
-                self.compared.unmatched += 1;
-                let message =
-                    format!("no rule of the domain {} meets the descriptor `{shown}`", quoted(domain));
-                found.warning(descriptor.place, &Path::File, message, Some(help));
+            let Some(coverage) = self.coverage.get_mut(*domain) else { continue };
+            let met = coverage.add(&descriptor.entries);
+            hits(descriptor, &met.rules, found);
+            let Some(help) = &met.help else { continue };
+            let message = format!("no rule of the domain {} meets the descriptor `{shown}`", quoted(domain));
+            match descriptor.limit {
+                OwnLimit::Absent => {
+                    self.compared.unmatched += 1;
+                    found.warning(descriptor.place, &Path::File, message, Some(help.clone()));
+                }
+                OwnLimit::OfMetadata => {
+                    let message = message + ", so a request without the metadata of `limit` has no limit";
+                    let help = "add a rule, which limits such requests".to_owned();
+                    found.add(Severity::Note, Some(descriptor.place), &Path::File, message, Some(help));
+                }
+                OwnLimit::Static => {}
             }
         }
     }
@@ -166,22 +182,73 @@ impl Comparison<'_> {
     fn failure_mode(&self, filter: &Filter<'_>, found: &mut Diagnostics) {
         let of_domain = self.rules.domain(filter.domain).and_then(|domain| domain.on_store_failure);
         let policy = of_domain.unwrap_or(self.service.policy);
-        let (place, deny) = filter.deny;
-        let (without_service, with_policy) = match (deny, policy) {
-            (false, OnStoreFailure::Deny) => ("pass", "refused"),
-            (true, OnStoreFailure::Allow | OnStoreFailure::Local | OnStoreFailure::Share) => {
-                ("get 500", "allowed")
-            }
-            // With `error` Envoy decides in both cases.
-            _ => return,
+        let (place, mode) = filter.failure_mode;
+        let status = filter.status_on_error;
+        let without_service = match mode {
+            FailureMode::Deny(false) | FailureMode::DenyPercent { part: 0, .. } => "pass".to_owned(),
+            FailureMode::DenyPercent { part, whole } if part < whole => format!("pass, or get {status},"),
+            FailureMode::Deny(true) | FailureMode::DenyPercent { .. } => format!("get {status}"),
         };
+        let (with_policy, agreeing) = match policy {
+            OnStoreFailure::Deny => ("refused", format!("get {status}")),
+            OnStoreFailure::Allow | OnStoreFailure::Local | OnStoreFailure::Share => {
+                ("allowed", "pass".to_owned())
+            }
+            // Envoy decides in both cases.
+            OnStoreFailure::Error => return,
+        };
+        if without_service == agreeing {
+            return;
+        }
         let message = format!(
-            "with `failure_mode_deny: {deny}` requests {without_service} while Tollgate does not answer, but with the policy \
+            "with {mode} requests {without_service} while Tollgate does not answer, but with the policy \
              `{}` they are {with_policy} while its store is lost",
             policy.name()
         );
-        let help = format!("set `failure_mode_deny: {}`, or change `on_store_failure`", !deny);
+        let first = match mode {
+            FailureMode::Deny(_) => "",
+            FailureMode::DenyPercent { .. } => "remove `failure_mode_deny_percent` and ",
+        };
+        let deny = policy == OnStoreFailure::Deny;
+        let help = format!("{first}set `failure_mode_deny: {deny}`, or change `on_store_failure`");
         found.warning(place, &Path::File, message, Some(help));
+    }
+
+    /// Reports a `retry-after` of Envoy that is later than the next request that passes.
+    fn retry_after(&self, filter: &Filter<'_>, found: &mut Diagnostics) {
+        let Some(place) = filter.retry_after else { return };
+        if filter.limited_status != "429" {
+            let message = format!(
+                "`enable_retry_after_header` has no effect with `rate_limited_status` {}",
+                filter.limited_status
+            );
+            let help = "set LIMIT_RETRY_AFTER_HEADER=Retry-After of Tollgate instead".to_owned();
+            found.add(Severity::Note, Some(place), &Path::File, message, Some(help));
+            return;
+        }
+        // Envoy keeps the header of the service.
+        let header = self.service.retry_after_header.as_deref().unwrap_or_default();
+        let Some(domain) =
+            self.rules.domain(filter.domain).filter(|_| !header.eq_ignore_ascii_case("retry-after"))
+        else {
+            return;
+        };
+        let rules = domain.rules().into_iter().map(|(rule, _)| rule);
+        let mut limits = rules.filter_map(|rule| rule.limits().map(|limits| (rule, limits))).filter_map(
+            |(rule, limits)| {
+                Some((rule, limits.iter().find(|limit| refills_gradually(limit))?.algorithm.kind()))
+            },
+        );
+        if let Some((rule, kind)) = limits.next() {
+            let message = format!(
+                "Envoy's `retry-after` is the time until the limit is full again, which with `{}` of the rule {} is later \
+                 than the next request that passes",
+                kind.name(),
+                quoted(&rule.full_key)
+            );
+            let help = "set LIMIT_RETRY_AFTER_HEADER=Retry-After of Tollgate, which Envoy keeps".to_owned();
+            found.warning(place, &Path::File, message, Some(help));
+        }
     }
 
     /// Reports the rules that no descriptor meets, in the order of the files.
@@ -225,6 +292,40 @@ impl Comparison<'_> {
         }
         self.compared.unreached = Some(count);
         self.compared.diagnostics.extend(found.into_values().flat_map(Diagnostics::into_sorted));
+    }
+}
+
+/// True for sliding windows and buckets: they count only hits that fit, and admit requests before they are full again.
+fn refills_gradually(limit: &Limit) -> bool {
+    !matches!(limit.algorithm.kind(), Kind::FixedWindow | Kind::Concurrency)
+}
+
+/// Reports hits that a rule does not count as they are meant.
+fn hits(descriptor: &Descriptor, rules: &[&Rule], found: &mut Diagnostics) {
+    for rule in rules {
+        let (name, Some(limits)) = (quoted(&rule.full_key), rule.limits()) else { continue };
+        match descriptor.hits {
+            HitsSource::EndOfStream if descriptor.limit == OwnLimit::Absent => {
+                let Some(limit) = limits.iter().find(|limit| refills_gradually(limit)) else { continue };
+                let message = format!(
+                    "a cost above what remains is not charged: `{}` of the rule {name} counts only hits that fit",
+                    limit.algorithm.kind().name()
+                );
+                let help =
+                    "use `fixed_window`, or a `hold`: docs/reference/holds.md#peek-and-charge".to_owned();
+                found.warning(descriptor.place, &Path::File, message, Some(help));
+            }
+            HitsSource::Request if !limits.iter().any(|limit| limit.holds) => {
+                let message = format!(
+                    "a request counts `{}` hits for the rule {name}, which has no `hold`",
+                    pitfalls::HITS_OF_REQUEST
+                );
+                let help =
+                    "for one hit set `hits_addend: {number: 1}` in `rate_limits` of the filter".to_owned();
+                found.add(Severity::Note, Some(descriptor.place), &Path::File, message, Some(help));
+            }
+            _ => {}
+        }
     }
 }
 
