@@ -1,14 +1,19 @@
-//! `docs/guide/envoy.md` and `docs/reference/envoy.md`: every configuration runs in a real Envoy, and every request is typed.
+//! The pages about Envoy: every configuration runs in a real Envoy, and every request is typed.
 
 use std::{fs, process::Command};
 
 use serde_json::{Value, json};
 
 use super::{BINARY, Block, blocks, compiled, read};
-use support::{envoy::Envoy, server::Server};
+use crate::support::{envoy::Envoy, eventually, holds, server::Server};
 
-/// The guide has the whole configuration, the reference what recipes change in it.
-const PAGES: [&str; 2] = ["docs/guide/envoy.md", "docs/reference/envoy.md"];
+/// The guide has the whole configuration, the others what recipes change in it.
+const PAGES: [&str; 4] = [
+    "docs/guide/envoy.md",
+    "docs/reference/envoy.md",
+    "docs/reference/envoy-recipes.md",
+    "docs/guide/budgets.md",
+];
 
 /// What the page says before a session of requests, since the session before.
 #[derive(Default)]
@@ -32,11 +37,11 @@ fn every_configuration_of_the_pages_limits_as_shown() {
             }
             _ if block.is_rules_file() => recipe.rules = Some(block),
             Some("envoy") => base = Some(yaml(&block.text)),
-            Some("route" | "routes" | "manager" | "istio") => recipe.parts.push(block),
+            Some("route" | "routes" | "manager" | "filter" | "cluster" | "istio") => recipe.parts.push(block),
             _ => {}
         }
     }
-    assert_eq!((sessions, differences), (11, Vec::<String>::new()), "the start, Istio and nine recipes");
+    assert_eq!((sessions, differences), (21, Vec::<String>::new()), "the start, Istio and 19 recipes");
 }
 
 /// Runs a session against the service and an Envoy of this recipe. Returns the differences from the page.
@@ -72,6 +77,11 @@ fn play(base: &Value, recipe: &Recipe, function: &str, session: &Block) -> Vec<S
         if said != shown {
             differences.push(format!("line {}: $ {command}\n{said}", session.line));
         }
+        // The end of the stream may be charged.
+        eventually("Envoy has no call under way", || {
+            let calls = envoy.stat("cluster.tollgate.upstream_rq_active");
+            holds(calls == 0, || format!("{calls} calls"))
+        });
     }
     differences
 }
@@ -90,9 +100,17 @@ fn remarks(envoy: &Envoy, rules: &str) -> Vec<String> {
 
 /// Applies a part of a recipe to the configuration.
 fn apply(config: &mut Value, part: &Block) {
+    if part.purpose() == Some("cluster") {
+        return merge(&mut config["static_resources"]["clusters"][1], yaml(&part.text));
+    }
     let manager =
         &mut config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
     match part.purpose().unwrap() {
+        "filter" => {
+            let filters = manager["http_filters"].as_array_mut().unwrap();
+            let limits = filters.iter_mut().find(|filter| filter["name"] == "envoy.filters.http.ratelimit");
+            merge(&mut limits.unwrap()["typed_config"], yaml(&part.text));
+        }
         "route" => merge(&mut manager["route_config"]["virtual_hosts"][0]["routes"][0], yaml(&part.text)),
         "routes" => manager["route_config"]["virtual_hosts"][0]["routes"] = yaml(&part.text),
         "manager" => {

@@ -1,7 +1,7 @@
-//! The server behind Envoy: returns 200, records the requests, and returns a header that the request names.
+//! The server behind Envoy: records the requests, and answers what their headers and queries name.
 
 use std::{
-    io::{BufRead, BufReader, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     sync::{Arc, Mutex},
     thread,
@@ -38,24 +38,49 @@ impl Upstream {
     }
 }
 
-/// Answers the requests of a connection, which have no bodies.
+/// Answers the requests of a connection.
 fn serve(stream: &TcpStream, log: &Mutex<Vec<Vec<String>>>) -> Option<()> {
-    let mut lines = BufReader::new(stream).split(b'\n');
+    let mut reader = BufReader::new(stream);
     loop {
         let mut head = Vec::new();
         loop {
-            let line = lines.next()?.ok()?;
-            let line = String::from_utf8_lossy(line.trim_ascii_end());
+            let mut line = Vec::new();
+            if reader.read_until(b'\n', &mut line).ok()? == 0 {
+                return None;
+            }
+            let line = String::from_utf8_lossy(line.trim_ascii_end()).to_ascii_lowercase();
             if line.is_empty() {
                 break;
             }
-            head.push(line.to_ascii_lowercase());
+            head.push(line);
         }
-        let tokens = head.iter().find_map(|line| line.strip_prefix(TOKENS_TO_ANSWER)?.strip_prefix(": "));
-        let extra = tokens.map(|tokens| format!("x-tokens: {tokens}\r\n")).unwrap_or_default();
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n{extra}\r\nok");
+        let header = |name: &str| head.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        let length = header("content-length").map_or(0, |length| length.parse().expect("a length"));
+        io::copy(&mut (&mut reader).take(length), &mut io::sink()).ok()?;
+        let answer = answer(&head[0], header(TOKENS_TO_ANSWER));
         log.lock().ok()?.push(head);
         let mut writer = stream;
         writer.write_all(answer.as_bytes()).ok()?;
     }
+}
+
+/// The answer to a request line: 200, or the `status` of its query, and `ok`, or as many `bytes`. `cost` becomes the header
+/// `x-cost`. A path of a model has its answer, with a usage block unless the query has `usage=none`.
+fn answer(request: &str, tokens: Option<&str>) -> String {
+    let target = request.split(' ').nth(1).unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let asked = |name: &str| query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    let status = asked("status").unwrap_or("200");
+    let headers = [("x-tokens", tokens), ("x-cost", asked("cost"))];
+    let mut headers: String =
+        headers.into_iter().filter_map(|(name, value)| Some(format!("{name}: {}\r\n", value?))).collect();
+    let body = if path == "/v1/chat/completions" {
+        headers += "content-type: application/json\r\n";
+        let usage = r#","usage":{"prompt_tokens":11,"completion_tokens":31,"total_tokens":42}"#;
+        let usage = if asked("usage") == Some("none") { "" } else { usage };
+        format!(r#"{{"id":"x","object":"chat.completion","model":"m","choices":[]{usage}}}"#)
+    } else {
+        asked("bytes").map_or("ok".to_owned(), |bytes| "x".repeat(bytes.parse().expect("a number of bytes")))
+    };
+    format!("HTTP/1.1 {status} Status\r\ncontent-length: {}\r\n{headers}\r\n{body}", body.len())
 }
