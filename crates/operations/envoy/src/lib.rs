@@ -19,9 +19,9 @@ use actions::{Descriptor, HitsSource, OwnLimit};
 use config::{FailureMode, Filter, Gateway, Remark, Sent};
 use coverage::{Coverage, nodes, notation};
 use faults::OnStoreFailure;
-use limit::{Kind, Limit};
+use limit::Kind;
 use rules::{
-    Level, Node, Rule, RuleSet, SourceFile,
+    Domain, Level, Node, Rule, RuleSet, SourceFile,
     yaml::{self, MaxValues},
 };
 use text::{
@@ -227,19 +227,13 @@ impl Comparison<'_> {
             return;
         }
         // Envoy keeps the header of the service.
-        let header = self.service.retry_after_header.as_deref().unwrap_or_default();
-        let Some(domain) =
-            self.rules.domain(filter.domain).filter(|_| !header.eq_ignore_ascii_case("retry-after"))
-        else {
+        let is_replaced = |header: &String| header.eq_ignore_ascii_case("retry-after");
+        if self.service.retry_after_header.as_ref().is_some_and(is_replaced) {
             return;
-        };
-        let rules = domain.rules().into_iter().map(|(rule, _)| rule);
-        let mut limits = rules.filter_map(|rule| rule.limits().map(|limits| (rule, limits))).filter_map(
-            |(rule, limits)| {
-                Some((rule, limits.iter().find(|limit| refills_gradually(limit))?.algorithm.kind()))
-            },
-        );
-        if let Some((rule, kind)) = limits.next() {
+        }
+        let rules = self.rules.domain(filter.domain).map(Domain::rules).unwrap_or_default();
+        let mut refilling = rules.into_iter().filter_map(|(rule, _)| Some((rule, refilling(rule)?)));
+        if let Some((rule, kind)) = refilling.next() {
             let message = format!(
                 "Envoy's `retry-after` is the time until the limit is full again, which with `{}` of the rule {} is later \
                  than the next request that passes",
@@ -295,27 +289,29 @@ impl Comparison<'_> {
     }
 }
 
-/// True for sliding windows and buckets: they count only hits that fit, and admit requests before they are full again.
-fn refills_gradually(limit: &Limit) -> bool {
-    !matches!(limit.algorithm.kind(), Kind::FixedWindow | Kind::Concurrency)
+/// A sliding window or a bucket of the rule: these count only hits that fit, and admit requests before they are full again.
+fn refilling(rule: &Rule) -> Option<Kind> {
+    let mut kinds = rule.limits()?.iter().map(|limit| limit.algorithm.kind());
+    kinds.find(|kind| !matches!(kind, Kind::FixedWindow | Kind::Concurrency))
 }
 
 /// Reports hits that a rule does not count as they are meant.
 fn hits(descriptor: &Descriptor, rules: &[&Rule], found: &mut Diagnostics) {
     for rule in rules {
-        let (name, Some(limits)) = (quoted(&rule.full_key), rule.limits()) else { continue };
+        let name = quoted(&rule.full_key);
+        let holds = || rule.limits().is_some_and(|limits| limits.iter().any(|limit| limit.holds));
         match descriptor.hits {
             HitsSource::EndOfStream if descriptor.limit == OwnLimit::Absent => {
-                let Some(limit) = limits.iter().find(|limit| refills_gradually(limit)) else { continue };
+                let Some(kind) = refilling(rule) else { continue };
                 let message = format!(
                     "a cost above what remains is not charged: `{}` of the rule {name} counts only hits that fit",
-                    limit.algorithm.kind().name()
+                    kind.name()
                 );
                 let help =
                     "use `fixed_window`, or a `hold`: docs/reference/holds.md#peek-and-charge".to_owned();
                 found.warning(descriptor.place, &Path::File, message, Some(help));
             }
-            HitsSource::Request if !limits.iter().any(|limit| limit.holds) => {
+            HitsSource::Request if rule.limits().is_some() && !holds() => {
                 let message = format!(
                     "a request counts `{}` hits for the rule {name}, which has no `hold`",
                     pitfalls::HITS_OF_REQUEST
