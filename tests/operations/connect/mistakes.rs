@@ -383,6 +383,12 @@ fn a_cost_that_the_algorithm_of_its_rule_loses_is_named() {
             assert!(if is_lost { is_named } else { said.is_empty() }, "{algorithm} {hits}: {said:#?}");
         }
     }
+    // A list of fixed windows counts all or nothing.
+    let cost = ", apply_on_stream_done: true, hits_addend: {format: '%RESP(x-cost)%'}";
+    let list = "[{unit: hour, requests_per_unit: 2}, {unit: day, requests_per_unit: 9}]";
+    let said = of_item(&[], &user_item(cost), &RULES.replacen("{unit: hour, requests_per_unit: 2}", list, 1));
+    let message = "not charged: the limits of the rule `shop.user` count only hits that fit all of them";
+    assert!(said.len() == 1 && said[0].contains(message), "{said:#?}");
 }
 
 #[test]
@@ -393,6 +399,8 @@ fn a_failure_mode_in_percent_replaces_the_flag() {
         )
     };
     for (flag, percent, policy, expected) in [
+        (true, percent(10_000), "deny", ""),
+        (false, percent(0), "allow", ""),
         (false, percent(10_000), "deny", ""),
         (true, percent(0), "deny", "with `failure_mode_deny_percent` of 0 in 10000 requests pass while"),
         (true, percent(0), "allow", ""),
@@ -405,7 +413,14 @@ fn a_failure_mode_in_percent_replaces_the_flag() {
             ["domain: shop", &format!("failure_mode_deny: {flag}"), &percent, "status_on_error: {code: 503}"];
         let config = envoy(&fields.join("\n              "), &route(&all()), "");
         let rules = RULES.replace("domain: shop", &format!("domain: shop\non_store_failure: {policy}"));
-        let said = said(&check(&config, &rules, &[]).0);
+        let mut said = said(&check(&config, &rules, &[]).0);
+        let has_effect = [(true, "numerator: 10000,"), (false, "numerator: 0,")]
+            .iter()
+            .any(|(same, part)| *same == flag && percent.contains(part));
+        let is_useless =
+            format!("`failure_mode_deny: {flag}` has no effect beside `failure_mode_deny_percent` of ");
+        let useless = said.extract_if(.., |one| one.contains(&is_useless)).count();
+        assert_eq!(useless, usize::from(!has_effect), "{flag} {percent}: {said:#?}");
         let is_as_expected =
             if expected.is_empty() { said.is_empty() } else { said.len() == 1 && said[0].contains(expected) };
         assert!(is_as_expected, "{percent} {policy}: {said:#?}");

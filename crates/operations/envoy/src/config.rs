@@ -49,6 +49,20 @@ impl FailureMode {
         };
         Self::DenyPercent { part: part.and_then(|part| part.parse().ok()).unwrap_or(0), whole }
     }
+
+    /// True if a percentage replaces a flag of this value, which says otherwise.
+    fn contradicts(self, deny: bool) -> bool {
+        match self {
+            Self::Deny(_) => false,
+            Self::DenyPercent { part, whole } => {
+                if deny {
+                    part < whole
+                } else {
+                    part > 0
+                }
+            }
+        }
+    }
 }
 
 impl fmt::Display for FailureMode {
@@ -156,6 +170,11 @@ impl<'t> Gateway<'t> {
         let timeout = config.get("timeout");
         let written = timeout.and_then(Value::text).and_then(|text| text::duration::parse(text).ok());
         let deny = config.get("failure_mode_deny_percent").or_else(|| config.get("failure_mode_deny"));
+        let mode = FailureMode::read(config);
+        if let Some(flag) = config.get("failure_mode_deny").filter(|flag| mode.contradicts(flag.flag())) {
+            let message = format!("`failure_mode_deny: {}` has no effect beside {mode}", flag.flag());
+            self.warn(flag, message, "remove it");
+        }
         let status = |field, default| config.at(&[field, "code"]).and_then(Value::text).unwrap_or(default);
         let retry_after = config.get("enable_retry_after_header").filter(|value| value.flag());
         let service = config.at(&["rate_limit_service", "grpc_service", "envoy_grpc", "cluster_name"]);
@@ -163,7 +182,7 @@ impl<'t> Gateway<'t> {
             domain: domain.text()?,
             place: domain.place(),
             timeout: (timeout.map_or(domain.place(), Value::place), written.unwrap_or(DEFAULT_TIMEOUT)),
-            failure_mode: (deny.map_or(domain.place(), Value::place), FailureMode::read(config)),
+            failure_mode: (deny.map_or(domain.place(), Value::place), mode),
             status_on_error: status("status_on_error", "500"),
             retry_after: retry_after.map(Value::place),
             limited_status: status("rate_limited_status", "429"),

@@ -19,7 +19,7 @@ use actions::{Descriptor, HitsSource, OwnLimit};
 use config::{FailureMode, Filter, Gateway, Remark, Sent};
 use coverage::{Coverage, nodes, notation};
 use faults::OnStoreFailure;
-use limit::Kind;
+use limit::{Kind, Limits};
 use rules::{
     Domain, Level, Node, Rule, RuleSet, SourceFile,
     yaml::{self, MaxValues},
@@ -302,13 +302,16 @@ fn hits(descriptor: &Descriptor, rules: &[&Rule], found: &mut Diagnostics) {
         let holds = || rule.limits().is_some_and(|limits| limits.iter().any(|limit| limit.holds));
         match descriptor.hits {
             HitsSource::EndOfStream if descriptor.limit == OwnLimit::Absent => {
-                let Some(kind) = refilling(rule) else { continue };
-                let message = format!(
-                    "a cost above what remains is not charged: `{}` of the rule {name} counts only hits that fit",
-                    kind.name()
-                );
+                let counts = match refilling(rule) {
+                    Some(kind) => format!("`{}` of the rule {name} counts only hits that fit", kind.name()),
+                    None if rule.limits().is_some_and(Limits::are_several) => {
+                        format!("the limits of the rule {name} count only hits that fit all of them")
+                    }
+                    None => continue,
+                };
+                let message = format!("a cost above what remains is not charged: {counts}");
                 let help =
-                    "use `fixed_window`, or a `hold`: docs/reference/holds.md#peek-and-charge".to_owned();
+                    "use one `fixed_window`, or a `hold`: docs/reference/holds.md#peek-and-charge".to_owned();
                 found.warning(descriptor.place, &Path::File, message, Some(help));
             }
             HitsSource::Request if rule.limits().is_some() && !holds() => {
