@@ -19,6 +19,8 @@ domain: d
 descriptors:
   - key: budget
     rate_limit: {unit: year, requests_per_unit: 100, hold: {amount: 40, ttl: 10m, in: tokens}}
+  - key: bounded
+    rate_limit: {unit: year, requests_per_unit: 100, hold: {amount: 10, most: 30%, ttl: 10m}}
   - key: dollars
     rate_limit: {unit: year, requests_per_unit: 1000, hold: {amount: 300, ttl: 10m, in: dollars}}
   - key: zero

@@ -9,7 +9,7 @@ mod types;
 use std::collections::BTreeMap;
 
 pub(crate) use types::{
-    Answer, Closing, Descriptor, Entries, Hold, Limit, Override, Request, Rule, Status, Target, Unit,
+    Answer, Closing, Descriptor, Entries, Hold, Limit, Most, Override, Request, Rule, Status, Target, Unit,
 };
 use types::{Check, Counter, Held, Limited, Meaning, State};
 
@@ -197,6 +197,14 @@ impl Model {
             (Some(hits), _) => hits,
             (None, Some(hold)) if request.hits == 0 && !descriptor.is_refund => hold.amount,
             (None, _) => of_request.max(1),
+        };
+        let most = limit.hold.as_ref().filter(|_| !descriptor.is_refund).and_then(|hold| hold.most);
+        let hits = match most {
+            _ if limit.unit == Unit::AtATime => hits,
+            Some(Most::Hits(most)) => hits.min(most),
+            // A part of a hit is a hit, and of none as well: who asks for hits of a limit of 0 is refused.
+            Some(Most::Percent(percent)) => hits.min((limit.requests * percent).div_ceil(100).max(1)),
+            None => hits,
         };
         // A counter is named by its own window. One per unit has the Go service's name; of a list, that is the longest.
         let of_go = list.iter().filter(|other| other.units == 1 && other.unit != Unit::AtATime);

@@ -115,7 +115,7 @@ fn the_modeline_is_documented() {
 }
 
 /// Every key of a rules file: where it stands, its name, and the section that explains it.
-const FIELDS: [(&str, &str, &str); 40] = [
+const FIELDS: [(&str, &str, &str); 41] = [
     ("file", "domain", "#a-file"),
     ("file", "descriptors", "#a-file"),
     ("file", "on_store_failure", "#store-failure-policy"),
@@ -153,6 +153,7 @@ const FIELDS: [(&str, &str, &str); 40] = [
     ("schedule", "time_zone", "#schedules"),
     ("schedule", "requests_per_unit", "#schedules"),
     ("hold", "amount", "holds.md#fields"),
+    ("hold", "most", "holds.md#fields"),
     ("hold", "ttl", "holds.md#fields"),
     ("hold", "unknown", "holds.md#fields"),
     ("hold", "in", "holds.md#fields"),
@@ -190,7 +191,10 @@ fn accepted(field: &Value) -> String {
             let names: Vec<_> = names.iter().map(|name| format!("`{}`", name.as_str().unwrap())).collect();
             names.join(", ")
         }
-        (_, (Some(least), Some(most))) => format!("{least} to {most}"),
+        (_, (Some(least), Some(most))) => {
+            let percentage = field["pattern"].as_str().filter(|pattern| pattern.contains('%'));
+            format!("{least} to {most}{}", percentage.map_or("", |_| ", or 1% to 100%"))
+        }
         _ if field["enum"].is_array() => "flag".to_owned(),
         _ if field["pattern"].as_str().is_some_and(|pattern| pattern.contains(':')) => "time".to_owned(),
         _ if field["allOf"].is_array() || field["type"].to_string().contains("object") => "map".to_owned(),

@@ -127,6 +127,26 @@ fn the_estimate_is_the_hits_addend_cut_to_the_limit() {
 }
 
 #[test]
+fn most_bounds_what_a_request_holds_and_not_what_it_costs() {
+    everywhere(|place, holder, server| {
+        let hold = |hits| holder.hold_hits("bounded", "a", hits);
+        let ids = [1_000_000, 31, 30].map(|hits| hold(hits).expect(place));
+        assert_eq!(holder.seen("bounded", "a"), (0, 90), "{place}");
+        assert_eq!(hold(50), None, "{place}: 30 more do not fit");
+        let last = holder.hold(&[("bounded", "a")]).expect("`amount` is below `most`");
+        assert_eq!(holder.seen("bounded", "a"), (0, 100), "{place}");
+        holder.settle(&ids[0], 45);
+        assert_eq!(holder.seen("bounded", "a"), (45, 70), "{place}: the whole cost is charged");
+        assert_eq!(server.count("tollgate_holds_overspent_hits_total"), 15, "{place}");
+        holder.end(&ids[1]);
+        assert_eq!(holder.seen("bounded", "a"), (75, 40), "{place}: without a cost, what was held");
+        holder.settle(&ids[2], 5);
+        holder.settle(&last, 10);
+        assert_eq!(holder.seen("bounded", "a"), (90, 0), "{place}");
+    });
+}
+
+#[test]
 fn only_a_response_that_passes_and_holds_has_an_identity() {
     let server = setup().env("RESPONSE_DYNAMIC_METADATA", "false").start();
     let holder = Holder::of(&server);

@@ -49,10 +49,18 @@ pub(crate) enum Unit {
 pub(crate) struct Hold {
     /// The estimate of a request without a `hits_addend`.
     pub(crate) amount: u64,
+    pub(crate) most: Option<Most>,
     /// The cost of a hold that ends without one; `None` is what was held.
     pub(crate) unknown: Option<u64>,
     /// `in`.
     pub(crate) currency: String,
+}
+
+/// What one request holds at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Most {
+    Hits(u64),
+    Percent(u64),
 }
 
 /// What an operator has set for a target.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::super::model::{Closing, Descriptor, Entries, Hold, Limit, Override, Request, Rule, Target, Unit};
-use support::noise::Noise;
+use super::super::model::{
+    Closing, Descriptor, Entries, Hold, Limit, Most, Override, Request, Rule, Target, Unit,
+};
+use crate::support::noise::Noise;
 
 const KEYS: [&str; 3] = ["user", "path", "plan"];
 /// Of rules.
@@ -253,7 +255,8 @@ fn hold(noise: &mut Noise, abilities: Abilities) -> Option<Hold> {
 
 fn some_hold(noise: &mut Noise) -> Hold {
     let unknown = pick(noise, &[None, None, Some(0), Some(4)]);
-    Hold { amount: 1 + noise.below(6) as u64, unknown, currency: pick(noise, &CURRENCIES).to_owned() }
+    let most = pick(noise, &[None, None, Some(Most::Hits(3)), Some(Most::Percent(40))]);
+    Hold { amount: 1 + noise.below(6) as u64, most, unknown, currency: pick(noise, &CURRENCIES).to_owned() }
 }
 
 /// The descriptors of the rules with limits.

@@ -7,8 +7,10 @@ use proto::envoy::{
     service::ratelimit::v3::RateLimitRequest,
 };
 
-use super::super::model::{Closing, Descriptor, Entries, Hold, Limit, Override, Request, Rule, Target, Unit};
-use support::client::descriptor;
+use super::super::model::{
+    Closing, Descriptor, Entries, Hold, Limit, Most, Override, Request, Rule, Target, Unit,
+};
+use crate::support::client::descriptor;
 
 /// A rules file.
 pub(super) fn file(domain: &str, rules: &[Rule]) -> String {
@@ -50,10 +52,14 @@ fn limit_text(limit: &Limit) -> String {
     let mut parts = vec![format!("requests_per_unit: {}", limit.requests), of_time];
     parts.extend((limit.units > 1).then(|| format!("unit_multiplier: {}", limit.units)));
     parts.extend(limit.name.iter().map(|name| format!("name: {name}")));
-    parts.extend(limit.hold.iter().map(|Hold { amount, unknown, currency }| {
+    parts.extend(limit.hold.iter().map(|Hold { amount, most, unknown, currency }| {
         let unknown = unknown.map_or_else(|| "held".to_owned(), |cost| cost.to_string());
         let amount = if limit.unit == Unit::AtATime { 1 } else { *amount };
-        format!("hold: {{amount: {amount}, ttl: 1h, unknown: {unknown}, in: {currency}}}")
+        let most = most.filter(|_| limit.unit != Unit::AtATime).map_or(String::new(), |most| match most {
+            Most::Hits(hits) => format!("most: {hits}, "),
+            Most::Percent(percent) => format!("most: {percent}%, "),
+        });
+        format!("hold: {{amount: {amount}, {most}ttl: 1h, unknown: {unknown}, in: {currency}}}")
     }));
     parts.join(", ")
 }

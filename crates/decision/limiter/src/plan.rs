@@ -330,7 +330,10 @@ impl Planner<'_, '_> {
                 end = batch.keys().len();
             }
         }
-        let hits = if limit.holds { hits_of(request, index, Some(limit)) } else { limited.hits };
+        // Statistics and logs have what the request asked for.
+        let hits = limit.hold.as_ref().map_or(limited.hits, |hold| {
+            hold.cut(hits_of(request, index, Some(limit)), limit.requests_per_unit)
+        });
         // All limits of a domain that have no rule count as one rule.
         let rule_hash = matched.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);
         let check = batch.push(key.ids(scope.now), start..end, limit, rule_hash, hits);

@@ -15,10 +15,11 @@ use std::{
     collections::{BTreeSet, HashMap},
     fmt,
     hash::Hash,
+    num::{NonZeroU8, NonZeroU64},
     time::Duration,
 };
 
-use crate::{Fit, Refusal};
+use crate::{Fit, Hits, MAX_LIMIT, Refusal};
 use clock::Time;
 use text::duration;
 
@@ -34,22 +35,76 @@ pub enum Unknown {
     Hits(u64),
 }
 
+/// `most`: what one request holds of a limit at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MostHeld {
+    Hits(NonZeroU64),
+    /// Of the limit in force, rounded up.
+    Percent(NonZeroU8),
+}
+
+impl MostHeld {
+    /// Reads `20_000` or `20%`.
+    pub fn parse(written: &str) -> Option<Self> {
+        let Some(percent) = written.strip_suffix('%') else {
+            let hits: NonZeroU64 = written.replace('_', "").parse().ok()?;
+            return (hits.get() <= MAX_LIMIT).then_some(Self::Hits(hits));
+        };
+        let percent: NonZeroU8 = percent.parse().ok()?;
+        (percent.get() <= 100).then_some(Self::Percent(percent))
+    }
+
+    /// At least 1, also of a limit of 0: a request of 0 hits reads, and passes.
+    pub fn of(self, limit: u64) -> u64 {
+        match self {
+            Self::Hits(hits) => hits.get(),
+            // A limit is at most `MAX_LIMIT`, so this does not overflow.
+            Self::Percent(percent) => (limit * u64::from(percent.get())).div_ceil(100).max(1),
+        }
+    }
+}
+
+/// `20000` or `20%`
+impl fmt::Display for MostHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hits(hits) => write!(f, "{hits}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
 /// `hold` of a limit: requests reserve an estimate while they are under way, and are charged what they cost.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HoldRule {
     /// The estimate of a request without a `hits_addend`; at least 1.
     pub amount: u64,
+    pub most: Option<MostHeld>,
     pub ttl: Duration,
     pub unknown: Unknown,
     /// `in`: what its cost is stated in; may be empty.
     pub currency: Box<str>,
 }
 
-/// As it is written: `{amount: 4000, ttl: 15m, unknown: held, in: tokens}`.
+impl HoldRule {
+    /// The hits of a request, cut to what it may hold of a limit.
+    pub fn cut(&self, hits: Hits, limit: u64) -> Hits {
+        match (hits, self.most) {
+            (Hits::Take(estimate), Some(most)) => Hits::Take(estimate.min(most.of(limit))),
+            _ => hits,
+        }
+    }
+}
+
+/// As it is written: `{amount: 4000, most: 20%, ttl: 15m, unknown: held, in: tokens}`.
 impl fmt::Display for HoldRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ttl = duration::written(self.ttl);
-        write!(f, "{{amount: {}, ttl: {ttl}, unknown: ", self.amount)?;
+        write!(f, "{{amount: {}, ", self.amount)?;
+        if let Some(most) = self.most {
+            write!(f, "most: {most}, ")?;
+        }
+        write!(f, "ttl: {ttl}, unknown: ")?;
         match self.unknown {
             Unknown::Held => f.write_str("held")?,
             Unknown::Hits(0) => f.write_str("zero")?,

@@ -63,7 +63,7 @@ mod tests;
 
 pub use fixed_window::FixedWindow;
 pub use gcra::Bucket;
-pub use holds::HoldRule;
+pub use holds::{HoldRule, MostHeld};
 pub use kind::{Algorithm, Kind};
 pub use limit::{
     Countable, CountingMode, InForce, Limit, Limits, MAX_ENTRIES, Rate, Schedule, in_words, too_large,

@@ -23,7 +23,7 @@ descriptors:
   - {key: quota_list, quota_mode: true, rate_limit: [{unit: hour, requests_per_unit: 5}, {unit: day, requests_per_unit: 9}]}
   - {key: shadow_quota, quota_mode: true, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 5}}
   - {key: hold, rate_limit: {unit: hour, requests_per_unit: 5, hold: {amount: 1, ttl: 10m}}}
-  - {key: other_hold, rate_limit: {unit: hour, requests_per_unit: 5, hold: {amount: 1, ttl: 10m}}}
+  - {key: other_hold, rate_limit: {unit: hour, requests_per_unit: 5, hold: {amount: 1, most: 40%, ttl: 10m}}}
   - {key: streams, rate_limit: {algorithm: concurrency, requests_per_unit: 5, hold: {ttl: 10m}}}
   - {key: shadow_hold, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 5, hold: {amount: 1, ttl: 10m}}}
   - {key: quota_hold, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 5, hold: {amount: 1, ttl: 10m}}}
@@ -107,7 +107,11 @@ fn over(key: &str, hits: u64, used: &[Used]) -> Vec<bool> {
 
 /// What a request with these hits holds.
 fn hold(key: &str, hits: u64) -> u64 {
-    if key == "streams" { hits.min(1) } else { hits.min(LIMIT) }
+    hits.min(match key {
+        "streams" => 1,
+        "other_hold" => 2,
+        _ => LIMIT,
+    })
 }
 
 /// True if the limits that are over refuse the request.

@@ -286,3 +286,26 @@ fn many_values_with_overrides_and_without_a_rule_share_one_series() {
     });
     assert_eq!(of_overrides.count(), 1, "{series}");
 }
+
+#[test]
+fn a_percentage_of_a_hold_is_of_the_number_in_force() {
+    let setup = setup(&[]);
+    let limit = "rate_limit: {unit: hour, requests_per_unit: 100, hold: {amount: 1, most: 20%, ttl: 10m}";
+    let schedule = "schedule: [{requests_per_unit: 51, from: '02:00', to: '03:00'}]";
+    let keys = ["plain", "scheduled", "limited", "scaled"];
+    let rules = keys.map(|key| match key {
+        "scheduled" => format!("{{key: {key}, {limit}, {schedule}}}}}"),
+        _ => format!("{{key: {key}, {limit}}}}}"),
+    });
+    setup.load(&format!("domain: d\ndescriptors: [{}]\n", rules.join(", ")));
+    set(&setup, &(override_of("limited", "limit") + ",\"requests_per_unit\":300,\"unit\":\"hour\""));
+    set(&setup, &(override_of("scaled", "scale") + ",\"scale\":\"50%\""));
+    let mut request = request(&keys);
+    request.hits_addend = 90;
+    // What it holds ends with it.
+    let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
+    let counters = finish(pin!(setup.limiter.counters(&request))).unwrap();
+    let held: Vec<_> = counters.iter().map(|counter| counter.limits[0].held).collect();
+    assert_eq!((answer.code, held), (OK, [20, 11, 60, 10].map(Some).to_vec()));
+    assert_eq!(setup.counts("plain")[0], 90, "the statistics have what was asked for");
+}

@@ -59,6 +59,39 @@ impl Slow {
     }
 }
 
+#[test]
+fn most_is_a_number_or_a_percentage_rounded_up_and_never_0() {
+    for (written, of_100, of_9, of_0) in [
+        ("20_000", 20_000, 20_000, 20_000),
+        ("1", 1, 1, 1),
+        ("20%", 20, 2, 1),
+        ("1%", 1, 1, 1),
+        ("100%", 100, 9, 1),
+    ] {
+        let most = MostHeld::parse(written).unwrap();
+        assert_eq!([100, 9, 0].map(|limit| most.of(limit)), [of_100, of_9, of_0], "{written}");
+        assert_eq!(MostHeld::parse(&most.to_string()), Some(most));
+    }
+    let largest = MostHeld::parse(&MAX_LIMIT.to_string()).unwrap();
+    assert_eq!(largest.of(MAX_LIMIT), MostHeld::parse("100%").unwrap().of(MAX_LIMIT));
+    for wrong in
+        ["", "0", "0%", "101%", "256%", "-1", "-1%", "%", "20 %", "20%%", "2.5%", "half", "9007199254740992"]
+    {
+        assert_eq!(MostHeld::parse(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn most_cuts_what_is_taken_alone() {
+    let most = MostHeld::parse("20%");
+    let rule = HoldRule { amount: 1, most, ttl: Duration::ZERO, unknown: Unknown::Held, currency: "".into() };
+    for (hits, cut) in [(0, 0), (1, 1), (20, 20), (21, 20), (u64::MAX, 20)] {
+        assert_eq!(rule.cut(Hits::Take(hits), 100), Hits::Take(cut));
+        assert_eq!(rule.cut(Hits::Refund(hits), 100), Hits::Refund(hits));
+    }
+    assert_eq!(HoldRule { most: None, ..rule }.cut(Hits::Take(21), 100), Hits::Take(21));
+}
+
 /// In shadow mode, so that its limit is exceeded.
 const SHADOW: u8 = 3;
 

@@ -221,6 +221,9 @@ maps! {
     RawHold is Hold, "hold", "in `hold`" {
         amount: Field<u64> as Reader::number::<MAX_LIMIT>, own, number(1, MAX_LIMIT),
             "The estimate of a request without a `hits_addend`.";
+        most: Field<String>, own, json!({
+            "type": ["integer", "string", "null"], "minimum": 1, "maximum": MAX_LIMIT, "pattern": "^([0-9_]+|([1-9][0-9]?|100)%)$",
+        }), "What one request holds at most: a number of hits, or a percentage of the limit, such as `20%`.";
         ttl: Field<String>, own, name(), "The time after which a hold ends by itself, such as `15m`.";
         unknown: Field<String>, own, json!({"type": TEXT}),
             "What a hold costs that ends without a cost: `held`, `zero` or a number.";

@@ -10,7 +10,7 @@ use std::{collections::HashSet, time::Duration};
 
 use super::lower::{At, Sibling};
 use crate::ast::{Field, RawDescriptor, RawFile, RawLimit, RawMap as _};
-use limit::{Kind, Unit};
+use limit::{Kind, MostHeld, Unit};
 use reach::Reach;
 use text::{
     diagnostics::{Diagnostics, Path, Place, quoted},
@@ -182,6 +182,7 @@ impl Walk<'_> {
         }
         self.costly_log(file, limit, path);
         self.long_hold(file, limit, path);
+        self.cut_holds(file, limit, path);
         let list = path.key("replaces");
         for replaced in limit.replaces.items() {
             let Some(name) = replaced.name.given().filter(|name| !self.names.contains(&*name.value)) else {
@@ -213,17 +214,34 @@ impl Walk<'_> {
             let help = "keep it for requests that may take longer than a window; otherwise shorten `ttl`";
             self.warning(At { file, place: ttl.place, path: path.key("hold").key("ttl") }, message, help);
         }
-        let (Some(amount), Some(most)) = (hold.amount.given(), limit.requests_per_unit.value()) else {
+    }
+
+    /// Warns about an `amount` that is always cut, and a `most` that cuts nothing.
+    fn cut_holds(&mut self, file: usize, limit: &RawLimit, path: &Path<'_>) {
+        let Some(hold) = limit.hold.value() else { return };
+        let Some(requests) = limit.requests_per_unit.value().copied().filter(|requests| *requests > 0) else {
             return;
         };
-        if amount.value > *most && *most > 0 {
-            let message = format!("`amount` is above the limit of {most}, so it is cut to the limit");
-            let help = "one request at a time; estimate less, or raise the limit";
-            self.warning(
-                At { file, place: amount.place, path: path.key("hold").key("amount") },
-                message,
-                help,
-            );
+        let path = path.key("hold");
+        let most = hold.most.value().and_then(|written| MostHeld::parse(written));
+        if let Some(amount) = hold.amount.given() {
+            let at = At { file, place: amount.place, path: path.key("amount") };
+            if amount.value > requests {
+                let message = format!("`amount` is above the limit of {requests}, so it is cut to the limit");
+                self.warning(at, message, "one request at a time; estimate less, or raise the limit");
+            } else if let Some(most) = most.filter(|most| amount.value > most.of(requests)) {
+                let message = format!("`amount` is above `most`, so it is cut to {}", most.of(requests));
+                self.warning(at, message, "estimate less, or raise `most`");
+            }
+        }
+        let scheduled = limit.schedule.items().iter().filter_map(|entry| entry.requests_per_unit.value());
+        let largest = scheduled.copied().fold(requests, u64::max);
+        if let Some(given) = hold.most.given()
+            && most.is_some_and(|most| most.of(largest) >= largest)
+        {
+            let message = format!("`most` is not below the limit of {largest}, to which every hold is cut");
+            let help = "keep it for overrides that raise the limit; otherwise lower it, or remove it";
+            self.warning(At { file, place: given.place, path: path.key("most") }, message, help);
         }
     }
 

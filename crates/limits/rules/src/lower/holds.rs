@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{At, Context, Lowered, Lowering, Reported, valid};
 use crate::ast::{Field, RawHold, RawLimit, RawMap as _};
-use limit::{HoldRule, Kind, Limit, MAX_LIMIT, holds::Unknown};
+use limit::{HoldRule, Kind, Limit, MAX_LIMIT, MostHeld, holds::Unknown};
 use text::{diagnostics::quoted, duration};
 
 /// As long as Redis keeps a hold twice: while it is open, and for late costs.
@@ -25,7 +25,7 @@ impl Lowering<'_> {
         context: Context<'_>,
     ) -> Lowered<Option<HoldRule>> {
         let Some(given) = valid(raw)? else { return Ok(None) };
-        let RawHold { place, index: _, amount, ttl, unknown, currency } = &given.value;
+        let RawHold { place, index: _, amount, most, ttl, unknown, currency } = &given.value;
         let path = context.path.key("hold");
         let context = Context { path: &path, ..context };
         if !matches!(kind, Kind::FixedWindow | Kind::Concurrency) {
@@ -51,6 +51,7 @@ impl Lowering<'_> {
             };
             Err(self.error(at, message, help))
         });
+        let most = self.parsed("most", most, context, |written| most_of(kind, written));
         let ttl = self.parsed("ttl", ttl, context, ttl_of).and_then(|ttl| {
             ttl.ok_or_else(|| {
                 let help = "add `ttl`, longer than a request may take, such as 15m: a hold that nobody ends must end";
@@ -61,6 +62,7 @@ impl Lowering<'_> {
         let currency = self.parsed("in", currency, context, currency_of);
         Ok(Some(HoldRule {
             amount: amount?,
+            most: most?,
             ttl: ttl?,
             unknown: unknown?.unwrap_or(Unknown::Held),
             currency: currency?.unwrap_or_default(),
@@ -95,6 +97,16 @@ impl Lowering<'_> {
         let help = "the limits of a rule count the same hits all or nothing: add `hold` to all, or use two descriptors";
         self.error(At { path: other.path(context.path), ..context.at(other.place) }, message, help);
     }
+}
+
+fn most_of(kind: Kind, written: &str) -> Result<MostHeld, (String, String)> {
+    if kind == Kind::Concurrency {
+        return Err(("a request under way holds 1".to_owned(), "remove `most`".to_owned()));
+    }
+    MostHeld::parse(written).ok_or_else(|| {
+        let help = format!("accepted: 1 to {MAX_LIMIT}, or 1% to 100% of the limit");
+        (format!("expected a number of hits or a percentage, got {}", quoted(written)), help)
+    })
 }
 
 fn ttl_of(written: &str) -> Result<Duration, (String, String)> {

@@ -52,6 +52,12 @@ fn refuses_what_cannot_hold_with_its_place() {
         (of_month("{amount: 1}"), "4:57", "this hold has no `ttl`"),
         (of_month("{amount: 0, ttl: 1m}"), "4:66", "a hold of 0 reserves nothing"),
         (of_month("{amount: x, ttl: 1m}"), "4:66", "expected an integer"),
+        (of_month("{amount: 1, ttl: 1m, most: 0}"), "4:84", "expected a number of hits or a percentage, got `0`"),
+        (of_month("{amount: 1, ttl: 1m, most: 0%}"), "4:84", "accepted: 1 to 9007199254740991, or 1% to 100%"),
+        (of_month("{amount: 1, ttl: 1m, most: 101%}"), "4:84", "got `101%`"),
+        (of_month("{amount: 1, ttl: 1m, most: half}"), "4:84", "got `half`"),
+        (of_month("{amount: 1, ttl: 1m, most: 9007199254740992}"), "4:84", "got `9007199254740992`"),
+        (of_month("{amount: 1, ttl: 1m, most: [1]}"), "4:84", "expected text"),
         (of_month("{amount: 1, ttl: 5}"), "4:74", "expected a duration"),
         (of_month("{amount: 1, ttl: 745h}"), "4:74", "a `ttl` of `745h` is out of range"),
         (of_month("{amount: 1, ttl: 0s}"), "4:74", "out of range"),
@@ -78,6 +84,7 @@ fn refuses_what_cannot_hold_with_its_place() {
             "4:86",
             "a request under way holds 1",
         ),
+        ("{algorithm: concurrency, requests_per_unit: 9, hold: {ttl: 1m, most: 1}}".into(), "4:84", "remove `most`"),
         ("{algorithm: concurrency, requests_per_unit: 9}".into(), "4:27", "this `concurrency` has no `hold`"),
         (
             "[{unit: day, requests_per_unit: 9, hold: {amount: 1, ttl: 1m}}, {unit: year, requests_per_unit: 9}]".into(),
@@ -90,6 +97,24 @@ fn refuses_what_cannot_hold_with_its_place() {
         assert!(compiled.rules.is_none(), "{limit}");
         let expected = format!("a.yaml:{place}: error: ");
         assert!(all.iter().any(|one| one.starts_with(&expected) && one.contains(message)), "{limit}\n{all:?}");
+    }
+}
+
+#[test]
+fn most_is_read_and_part_of_the_hash() {
+    let of = |most: &str| {
+        let limit = format!("{{unit: day, requests_per_unit: 90, hold: {{amount: 1, {most}ttl: 1m}}}}");
+        assert_eq!(messages(&limit), [""; 0]);
+        compiled(&limit, Countable::Everything).rules.unwrap()
+    };
+    let hashes = ["", "most: 20%, ", "most: 1_8, ", "most: '19', "].map(|most| of(most).fingerprint());
+    assert_eq!(hashes.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{hashes:?}");
+    for (written, most) in [("most: 20%, ", "20%"), ("most: 1_8, ", "18"), ("most: ~, ", "none")] {
+        let rules = of(written);
+        let rule = rules.rules()[0];
+        let hold = rule.limits().unwrap().first().hold.clone().unwrap();
+        assert_eq!(hold.most.map_or("none".to_owned(), |most| most.to_string()), most);
+        assert!(rule.to_string().contains(&format!(", hold: {hold}")), "{rule}");
     }
 }
 
@@ -114,4 +139,23 @@ fn warns_of_holds_that_outlive_their_window_and_amounts_above_the_limit() {
     assert!(warning.starts_with("a.yaml:4:75: warning: a hold may outlive its window"), "{warning}");
     let [warning] = &messages(&limit("1m", 10))[..] else { panic!() };
     assert!(warning.contains("`amount` is above the limit of 9"), "{warning}");
+}
+
+#[test]
+fn warns_of_a_most_that_cuts_every_amount_or_nothing() {
+    for (limit, amount, most, warned) in [
+        ("9", 2, "20%", None),
+        ("9", 3, "20%", Some("4:64: warning: `amount` is above `most`, so it is cut to 2")),
+        ("9", 3, "8", None),
+        ("9", 3, "9", Some("4:73: warning: `most` is not below the limit of 9")),
+        ("9", 3, "100%", Some("4:73: warning: `most` is not below the limit of 9")),
+        ("9, schedule: [{requests_per_unit: 20, days: sun}]", 3, "19", None),
+        ("9, schedule: [{requests_per_unit: 20, days: sun}]", 3, "20", Some("the limit of 20")),
+        ("0", 3, "1", None),
+    ] {
+        let hold = format!("{{amount: {amount}, most: {most}, ttl: 1m}}");
+        let all = messages(&format!("{{unit: day, requests_per_unit: {limit}, hold: {hold}}}"));
+        assert_eq!(all.len(), usize::from(warned.is_some()), "{limit} {hold}: {all:?}");
+        assert!(warned.is_none_or(|warned| all[0].contains(warned)), "{warned:?} {all:?}");
+    }
 }

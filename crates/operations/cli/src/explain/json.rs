@@ -8,7 +8,7 @@ use super::{
     text,
 };
 use ::text::duration;
-use limit::{HoldRule, holds::Unknown};
+use limit::{HoldRule, MostHeld, holds::Unknown};
 use limiter::{Code, OverrideLimits};
 use overrides::{Action, Found, Target, model::timestamp};
 use rules::model::Node;
@@ -132,8 +132,13 @@ fn hold(hold: &HoldRule) -> Value {
         Unknown::Held => json!("held"),
         Unknown::Hits(hits) => json!(hits),
     };
+    let most = hold.most.map(|most| match most {
+        MostHeld::Hits(hits) => json!(hits),
+        MostHeld::Percent(_) => json!(most.to_string()),
+    });
     json!({
         "amount": hold.amount,
+        "most": most,
         "ttl": duration::written(hold.ttl),
         "unknown": unknown,
         "in": Some(&*hold.currency).filter(|currency| !currency.is_empty()),

@@ -122,7 +122,7 @@ fn part(rng: &mut Rng) -> Part<usize, Of> {
     Part {
         counter,
         is_charged: !COUNTERS[counter].is_empty(),
-        of: Arc::new(HoldRule { amount: 1, ttl, unknown, currency }),
+        of: Arc::new(HoldRule { amount: 1, most: None, ttl, unknown, currency }),
         limit: LIMIT,
         estimate: (rng.u8(..10) > 0).then(|| rng.u64(..150)),
         fit: [Fit::Must, Fit::Must, Fit::May(rng.u16(..2)), Fit::Always][rng.usize(..4)],
@@ -249,7 +249,13 @@ fn nothing_is_refused_for_what_has_expired() {
     let unknown = Unknown::Hits(3);
     let held = |estimate, counter| Part {
         counter,
-        of: Arc::new(HoldRule { amount: 1, ttl: Duration::from_secs(60), unknown, currency: "".into() }),
+        of: Arc::new(HoldRule {
+            amount: 1,
+            most: None,
+            ttl: Duration::from_secs(60),
+            unknown,
+            currency: "".into(),
+        }),
         estimate: Some(estimate),
         fit: Fit::Must,
         ..part(&mut rng.clone())
@@ -289,7 +295,7 @@ fn place(counter: usize, ttl: u64) -> Part<usize, Of> {
     Part {
         counter,
         is_charged: !COUNTERS[counter].is_empty(),
-        of: Arc::new(HoldRule { amount: 1, ttl, unknown, currency: "".into() }),
+        of: Arc::new(HoldRule { amount: 1, most: None, ttl, unknown, currency: "".into() }),
         limit: LIMIT,
         estimate: Some(10),
         fit: Fit::Must,
