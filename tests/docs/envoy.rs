@@ -5,7 +5,7 @@ use std::{fs, process::Command};
 use serde_json::{Value, json};
 
 use super::{BINARY, Block, blocks, compiled, read};
-use crate::support::{envoy::Envoy, eventually, holds, server::Server};
+use support::{envoy::Envoy, eventually, holds, server::Server};
 
 /// The guide has the whole configuration, the others what recipes change in it.
 const PAGES: [&str; 4] = [

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::model::{
     Closing, Descriptor, Entries, Hold, Limit, Most, Override, Request, Rule, Target, Unit,
 };
-use crate::support::noise::Noise;
+use support::noise::Noise;
 
 const KEYS: [&str; 3] = ["user", "path", "plan"];
 /// Of rules.

@@ -10,7 +10,7 @@ use proto::envoy::{
 use super::super::model::{
     Closing, Descriptor, Entries, Hold, Limit, Most, Override, Request, Rule, Target, Unit,
 };
-use crate::support::client::descriptor;
+use support::client::descriptor;
 
 /// A rules file.
 pub(super) fn file(domain: &str, rules: &[Rule]) -> String {
