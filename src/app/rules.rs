@@ -5,7 +5,7 @@ use std::{io, sync::Arc};
 use clock::{Clock, SystemClock};
 use faults::panics::{self, Boundary};
 use rules_source::{
-    MAX_BYTES, RulesDir, Source,
+    Source,
     watch::{self, SystemEvents, Watcher},
     xds::{self, Subscription},
 };
@@ -16,13 +16,6 @@ pub(super) enum Feed {
     /// Files, which are read again when they change.
     Files(#[expect(dead_code, reason = "stops when it is dropped")] Watcher),
     ControlPlane(Subscription),
-}
-
-/// Where the rules files are.
-pub(super) fn directory(settings: &Settings) -> RulesDir {
-    let rules = &settings.rules;
-    RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files)
-        .at_most(MAX_BYTES.min(settings.memory.text_of_rules() as u64))
 }
 
 impl Feed {
@@ -36,7 +29,7 @@ impl Feed {
             let settings = (**control_plane).clone();
             return xds::spawn(source.clone(), settings, SystemClock, status.clone()).map(Self::ControlPlane);
         }
-        let directory = directory(settings);
+        let directory = settings::rules_directory(settings);
         // After a panic the watcher reads the rules again.
         let _ = panics::catch(Boundary::RulesReload, || source.reload(&directory, SystemClock.now()));
         let debounce = watch::Debounce::default();

@@ -10,5 +10,7 @@ pub(crate) mod moments;
 pub(crate) mod lesson;
 // Rules that change at run time.
 pub(crate) mod reload;
+// As many rules as the memory allows.
+pub(crate) mod many;
 // Rules from a control plane.
 pub(crate) mod xds;

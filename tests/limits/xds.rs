@@ -18,7 +18,7 @@ mod start;
 mod updates;
 
 /// A control plane as source of the rules, with short pauses.
-fn setup(server_url: &str) -> Setup {
+pub(super) fn setup(server_url: &str) -> Setup {
     [
         ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
         ("CONFIG_GRPC_XDS_SERVER_URL", server_url),

@@ -7,8 +7,8 @@ Reads commands as JSON lines from standard input, and writes events as JSON line
     {"set": {"version": "1", "resources": [...]}}  publishes this on every stream
     {"hang_up": true}                              ends every stream
 
-A resource is {"config": {...}} in protobuf's JSON, {"type_url": ..., "hex": ...} for raw bytes, or {"many": N} for N
-descriptors.
+A resource is {"config": {...}} in protobuf's JSON, {"type_url": ..., "hex": ...} for raw bytes, or {"many": N, "width": W} for N
+descriptors with values of W digits.
 """
 
 import json
@@ -73,8 +73,7 @@ def packed(resource):
         return any_pb2.Any(type_url=resource.get("type_url", TYPE_URL), value=bytes.fromhex(resource["hex"]))
     config = json_format.ParseDict(resource["config"], RateLimitConfig())
     for number in range(resource.get("many", 0)):
-        # A long value makes many rules of 500 bytes each.
-        descriptor = config.descriptors.add(key="k", value=f"{number:0500}")
+        descriptor = config.descriptors.add(key="k", value=f"{number:0{resource['width']}}")
         descriptor.rate_limit.unit = 4
         descriptor.rate_limit.requests_per_unit = number
     return any_pb2.Any(type_url=TYPE_URL, value=config.SerializeToString(deterministic=True))

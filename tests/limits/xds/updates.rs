@@ -85,7 +85,7 @@ fn an_invalid_update_is_rejected_reported_and_repaired() {
 
 #[test]
 fn ten_thousand_descriptors_of_five_megabytes_are_accepted() {
-    let many = json!({"config": {"name": "a", "domain": "d"}, "many": 10_000});
+    let many = json!({"config": {"name": "a", "domain": "d"}, "many": 10_000, "width": 500});
     let (control_plane, server) = subscribed("1", &[many]);
     control_plane.acknowledged("1");
     assert_eq!(sample(&server, "tollgate_rules"), Some(10_000.0));
@@ -97,7 +97,7 @@ fn ten_thousand_descriptors_of_five_megabytes_are_accepted() {
 #[test]
 fn names_the_variable_of_the_size_limit_of_a_response() {
     let control_plane = ControlPlane::start();
-    control_plane.publish("1", &[json!({"config": {"name": "a", "domain": "d"}, "many": 100})]);
+    control_plane.publish("1", &[json!({"config": {"name": "a", "domain": "d"}, "many": 100, "width": 500})]);
     let setup = setup(&control_plane.address).env("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "1000");
     let server = setup.env("FORCE_START_WITHOUT_INITIAL_CONFIG", "true").start();
     server.wait_for_log(&["the limit is XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"]);

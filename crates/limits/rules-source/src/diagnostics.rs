@@ -61,13 +61,15 @@ pub(super) fn no_files(directory: &Path) -> Diagnostic {
     warning(directory, "no rules files here".to_owned(), help)
 }
 
-pub(super) fn too_large(file: &Path, limit: u64) -> Diagnostic {
-    let message = format!("the file exceeds the limit of {limit} bytes");
-    error(file, message, "split it by domain, or move it elsewhere if it has no rules")
+pub(super) fn too_large_together(file: &Path, limit: u64) -> Diagnostic {
+    let message = format!("the files up to this one exceed the limit of {limit} bytes");
+    let help =
+        "keep only rules files here, or raise MEMORY_LIMIT or RULES_MAX_VALUES, of which each has 32 bytes";
+    error(file, message, help)
 }
 
-pub(super) fn too_large_together(directory: &Path, limit: u64) -> Diagnostic {
-    error(directory, format!("the files together exceed the limit of {limit} bytes"), ONLY_RULES)
+pub(super) fn too_large(file: &Path, limit: u64, help: &str) -> Diagnostic {
+    error(file, format!("the file exceeds the limit of {limit} bytes"), help)
 }
 
 pub(super) fn too_many(directory: &Path, limit: usize) -> Diagnostic {

@@ -19,12 +19,6 @@ use super::{
 use rules::SourceFile;
 use text::diagnostics::Diagnostic;
 
-/// The limit of a file: about 400,000 rules.
-const MAX_FILE_BYTES: u64 = 16 << 20;
-
-/// The default limit of all files together.
-pub const MAX_BYTES: u64 = 256 << 20;
-
 /// The maximum number of reads while files keep changing; then the last result is used. The watcher detects the change
 /// too, so that the next reload reads the final state.
 const ATTEMPTS: u32 = 3;
@@ -34,7 +28,7 @@ pub struct RulesDir {
     pub path: PathBuf,
     /// Skip files whose names begin with a dot, as with `RUNTIME_IGNOREDOTFILES`.
     pub ignore_dot_files: bool,
-    /// The limit of all files together.
+    /// The maximum size of all files together.
     pub max_bytes: u64,
 }
 
@@ -67,16 +61,16 @@ impl RulesDir {
         if path.as_os_str().is_empty() {
             path.push(".");
         }
-        Self { path, ignore_dot_files, max_bytes: MAX_BYTES }
+        Self { path, ignore_dot_files, max_bytes: u64::MAX }
     }
 
-    /// The same with a limit of all files together.
+    /// The same directory with a maximum size of all files together; `new` sets none.
     pub fn at_most(self, max_bytes: u64) -> Self {
         Self { max_bytes, ..self }
     }
 
     pub fn read(&self) -> Reading {
-        read_consistently(|| self.list(), |listing| read_files(&self.path, listing, self.max_bytes))
+        read_consistently(|| self.list(), |listing| read_files(listing, self.max_bytes))
     }
 
     pub(super) fn list(&self) -> Listing {
@@ -102,21 +96,25 @@ pub(super) fn read_consistently(
     read(&listing)
 }
 
-pub(super) fn read_files(directory: &Path, listing: &Listing, max_bytes: u64) -> Reading {
+pub(super) fn read_files(listing: &Listing, max_bytes: u64) -> Reading {
     let mut reading = Reading { files: Vec::new(), diagnostics: listing.diagnostics.clone() };
     let mut room = max_bytes;
+    let mut is_full = false;
     for file in &listing.files {
-        match read_file(&file.path) {
-            Ok(Ok(text)) => {
-                let size = text.len() as u64;
-                if size > room {
-                    reading.diagnostics.push(diagnostics::too_large_together(directory, max_bytes));
-                    break;
-                }
-                room -= size;
+        match read_file(&file.path, room) {
+            Ok(FileContent::Text(text)) => {
+                room = room.saturating_sub(text.len() as u64);
                 reading.files.push(SourceFile { name: file.path.display().to_string(), text });
             }
-            Ok(Err(diagnostic)) => reading.diagnostics.push(diagnostic),
+            Ok(FileContent::Special(seen)) => {
+                reading.diagnostics.push(diagnostics::not_a_file(&file.path, seen));
+            }
+            // One report is enough: most files after it have no room either.
+            Ok(FileContent::TooLarge) if is_full => {}
+            Ok(FileContent::TooLarge) => {
+                is_full = true;
+                reading.diagnostics.push(diagnostics::too_large_together(&file.path, max_bytes));
+            }
             // It was removed after the listing.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => reading.diagnostics.push(diagnostics::unreadable_file(&file.path, &error)),
@@ -125,34 +123,48 @@ pub(super) fn read_files(directory: &Path, listing: &Listing, max_bytes: u64) ->
     reading
 }
 
-fn read_file(path: &Path) -> io::Result<Result<Vec<u8>, Diagnostic>> {
+enum FileContent {
+    Text(Vec<u8>),
+    /// Neither a file nor a directory: what it is.
+    Special(&'static str),
+    TooLarge,
+}
+
+/// Reads a file of at most `room` bytes.
+fn read_file(path: &Path, room: u64) -> io::Result<FileContent> {
     // Without O_NONBLOCK, opening a named pipe in place of the file would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     if let Some(seen) = special(metadata.file_type()) {
-        return Ok(Err(diagnostics::not_a_file(path, seen)));
+        return Ok(FileContent::Special(seen));
     }
-    read_text(path, file, metadata.len())
+    read_text(file, metadata.len(), room)
 }
 
-/// Reads a text of probably `size` bytes.
-fn read_text(path: &Path, file: File, size: u64) -> io::Result<Result<Vec<u8>, Diagnostic>> {
+/// Reads a text of probably `size` bytes, and at most `room`.
+fn read_text(file: File, size: u64, room: u64) -> io::Result<FileContent> {
+    if size > room {
+        return Ok(FileContent::TooLarge);
+    }
     // One byte above the limit shows that there are more. The buffer is allocated once: growing would copy.
-    let size = usize::try_from(size.min(MAX_FILE_BYTES)).unwrap_or_default();
-    let mut text = Vec::with_capacity(size + 1);
-    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text)?;
-    let is_too_large = text.len() as u64 > MAX_FILE_BYTES;
-    Ok(if is_too_large { Err(diagnostics::too_large(path, MAX_FILE_BYTES)) } else { Ok(text) })
+    let mut text = Vec::with_capacity(usize::try_from(size).unwrap_or_default().saturating_add(1));
+    file.take(room.saturating_add(1)).read_to_end(&mut text)?;
+    Ok(if text.len() as u64 > room { FileContent::TooLarge } else { FileContent::Text(text) })
 }
 
 impl Reading {
-    /// Reads one file, pipe or device; `-` is standard input.
-    pub fn of_file(path: &Path) -> Self {
+    /// Reads one file, pipe or device of at most `max_bytes`; `-` is standard input. `help` says what to do about a larger one.
+    pub fn of_file(path: &Path, max_bytes: u64, help: &str) -> Self {
         let place = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
         let mut reading = Self::default();
-        match File::open(place).and_then(|file| read_text(path, file, 0)) {
-            Ok(Ok(text)) => reading.files.push(SourceFile { name: path.display().to_string(), text }),
-            Ok(Err(diagnostic)) => reading.diagnostics.push(diagnostic),
+        match File::open(place).and_then(|file| read_text(file, 0, max_bytes)) {
+            Ok(FileContent::Text(text)) => {
+                reading.files.push(SourceFile { name: path.display().to_string(), text });
+            }
+            Ok(FileContent::Special(seen)) => reading.diagnostics.push(diagnostics::not_a_file(path, seen)),
+            Ok(FileContent::TooLarge) => {
+                reading.diagnostics.push(diagnostics::too_large(path, max_bytes, help));
+            }
             Err(error) => reading.diagnostics.push(diagnostics::unreadable_argument(path, &error)),
         }
         reading

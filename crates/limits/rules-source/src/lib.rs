@@ -24,7 +24,7 @@ use std::{
 
 use arc_swap::{ArcSwapOption, Guard};
 
-pub use self::files::{MAX_BYTES, Reading, RulesDir};
+pub use self::files::{Reading, RulesDir};
 use clock::Time;
 use faults::{
     mutex::lock,

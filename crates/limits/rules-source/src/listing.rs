@@ -21,7 +21,8 @@ use std::{
 use super::diagnostics;
 use text::diagnostics::Diagnostic;
 
-/// The limit of files and directories. It keeps a variable that is set to `/` from reading the whole machine.
+/// The limit of files and directories, whatever the memory: the watcher lists all of them twice a second. It also keeps a
+/// variable that is set to `/` from reading the whole machine.
 pub(super) const MAX_ENTRIES: usize = 65_536;
 
 #[derive(PartialEq, Eq, Debug, Default)]

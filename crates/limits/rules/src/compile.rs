@@ -104,7 +104,7 @@ impl SourceFile {
     pub fn readable(&self) -> String {
         let text = match yaml::decode(&self.text) {
             // Diagnostics are not after the first invalid character.
-            Ok(text) if text.is_complete() => text.allowed,
+            text if text.is_complete() => text.allowed,
             _ => String::from_utf8_lossy(&self.text),
         };
         text.replace("\r\n", "\n").replace(is_break, "\n")
@@ -113,7 +113,11 @@ impl SourceFile {
 
 /// Reads a file of at most `room` values.
 fn read(file: &SourceFile, room: &mut usize, diagnostics: &mut Diagnostics) -> Option<RawFile> {
-    let max = MaxValues { values: *room, set_by: "RULES_MAX_VALUES, for all files" };
+    let max = MaxValues {
+        values: *room,
+        set_by: "RULES_MAX_VALUES, for all files",
+        help: "write fewer rules, or raise MEMORY_LIMIT or RULES_MAX_VALUES",
+    };
     match yaml::read(&file.text, max) {
         Ok(document) => {
             *room = room.saturating_sub(document.values());

@@ -89,6 +89,9 @@ pub(crate) enum Format {
 /// The most limits that the text lists with their calendars; the JSON has all.
 const MAX_CALENDARS: usize = 20;
 
+/// Maximum size of an Envoy's configuration, whatever the memory: a config dump of a million values.
+const MAX_CONFIG_DUMP_BYTES: u64 = 16 << 20;
+
 pub(crate) fn run(args: &CheckArgs, environment: &Environment) -> Result<Verdict, Failure> {
     let format = args.format.chosen();
     let (reading, options) = match rules_files::read(&args.paths, args.reading, environment) {
@@ -162,8 +165,9 @@ struct Envoys {
 impl Envoys {
     fn read(paths: &[PathBuf], environment: &Environment) -> Result<Self, String> {
         let mut reading = Reading::default();
+        let help = "keep only its listeners and routes";
         for path in paths {
-            let Reading { files, diagnostics } = Reading::of_file(path);
+            let Reading { files, diagnostics } = Reading::of_file(path, MAX_CONFIG_DUMP_BYTES, help);
             reading.files.extend(files);
             reading.diagnostics.extend(diagnostics);
         }

@@ -42,18 +42,19 @@ pub(super) fn read(
 ) -> Result<(Reading, CompileOptions), String> {
     let settings = environment.settings()?.0;
     let options = args.options(settings::compile_options(&settings));
-    let rules = settings.rules;
-    let ignore_dot_files = rules.ignore_dot_files || args.ignore_dot_files;
+    let mut directory = settings::rules_directory(&settings);
+    directory.ignore_dot_files |= args.ignore_dot_files;
     if paths.is_empty() {
-        let directory =
-            RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, ignore_dot_files);
         return Ok((directory.read().expecting_files(&directory.path), options));
     }
     let mut all = Reading::default();
     for path in paths {
-        let directory = RulesDir { path: path.clone(), ignore_dot_files, max_bytes: rules_source::MAX_BYTES };
-        let read =
-            if path.is_dir() { directory.read().expecting_files(path) } else { Reading::of_file(path) };
+        let read = if path.is_dir() {
+            RulesDir { path: path.clone(), ..directory }.read().expecting_files(path)
+        } else {
+            let help = "split it, or raise MEMORY_LIMIT or RULES_MAX_VALUES, of which each has 32 bytes";
+            Reading::of_file(path, directory.max_bytes, help)
+        };
         all.files.extend(read.files);
         all.diagnostics.extend(read.diagnostics);
     }

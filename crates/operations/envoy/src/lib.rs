@@ -51,7 +51,11 @@ pub struct Compared {
 }
 
 /// The configuration of a gateway has a few thousand values, and the config dump of a large mesh a million.
-const MAX_VALUES: MaxValues = MaxValues { values: 2_000_000, set_by: "the most of a config dump" };
+const MAX_VALUES: MaxValues = MaxValues {
+    values: 2_000_000,
+    set_by: "the most of a config dump",
+    help: "keep only its listeners and routes",
+};
 
 /// Compares Envoys with the rules, which were read from `rules_files`.
 pub fn compare(

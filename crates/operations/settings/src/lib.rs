@@ -35,7 +35,7 @@ use std::{
 pub use self::{
     listing::{Row, Source, effective, markdown, misspelt},
     memory::{Available, Bound, Memory},
-    policy::{compile_options, policy},
+    policy::{compile_options, policy, rules_directory},
     reader::{Problem, Warning},
     values::KeyFormat,
     vars::{Answers, Decisions, Http, Log, Metrics, Overrides, Quotas, Rules, Server, Store},

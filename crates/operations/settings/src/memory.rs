@@ -47,8 +47,14 @@ const TLS_CONNECTION: usize = 24 << 10;
 /// The memory beyond which rules have a larger share.
 const SMALL: usize = 128 << 20;
 
-/// The memory beyond which overrides have a larger share: the bounds of rules and requests are at their largest there.
+/// The limit of the deployments.
+const MEDIUM: usize = 256 << 20;
+
+/// The memory beyond which overrides have most of what is added, and rules little.
 const LARGE: usize = 512 << 20;
+
+/// The memory beyond which rules have a larger share again: most other bounds are at their largest there.
+const HUGE: usize = 1 << 30;
 
 /// A value of a rule has a dozen bytes of text, and comments have some.
 const TEXT_OF_A_VALUE: usize = 32;
@@ -57,8 +63,8 @@ const TEXT_OF_A_VALUE: usize = 32;
 pub struct BoundShare {
     /// Of the memory.
     thousandths: usize,
-    /// And these thousandths of the memory beyond so many bytes.
-    beyond: (usize, usize),
+    /// From so many bytes of memory on, these thousandths of what is beyond, in ascending order.
+    beyond: &'static [(usize, usize)],
     /// The bytes of one of what the variable counts, measured.
     pub unit: usize,
     least: usize,
@@ -68,10 +74,21 @@ pub struct BoundShare {
 }
 
 const fn share(share: usize, (least, most): (usize, usize), content: &'static str) -> BoundShare {
-    BoundShare { thousandths: share, beyond: (0, 0), unit: 1, least, most, var: None, content }
+    BoundShare { thousandths: share, beyond: &[], unit: 1, least, most, var: None, content }
 }
 
 impl BoundShare {
+    /// The bytes of this share of the memory.
+    fn bytes(&self, memory: usize) -> usize {
+        let mut bytes = 0_usize;
+        let mut end = memory;
+        for (from, thousandths) in self.beyond.iter().rev() {
+            bytes = bytes.saturating_add((end.saturating_sub(*from) / 1000).saturating_mul(*thousandths));
+            end = end.min(*from);
+        }
+        bytes.saturating_add((end / 1000).saturating_mul(self.thousandths))
+    }
+
     const fn of(self, unit: usize, var: &'static Var) -> Self {
         Self { unit, var: Some(var), ..self }
     }
@@ -81,8 +98,8 @@ impl Bound {
     pub const fn share(self) -> BoundShare {
         match self {
             Self::Rules => BoundShare {
-                beyond: (160, SMALL),
-                ..share(195, (2_000, 500_000), "rules: two sets, and the reading of a third")
+                beyond: &[(SMALL, 355), (MEDIUM, 320), (LARGE, 30), (HUGE, 150)],
+                ..share(195, (2_000, usize::MAX), "rules: two sets, and the reading of a third")
                     .of(300, &vars::RULES_MAX_VALUES.var)
             },
             Self::Counters => share(80, (10_000, 10_000_000), "counters in memory and sliding logs")
@@ -116,7 +133,7 @@ impl Bound {
             Self::Overrides => BoundShare {
                 // An import may replace all, which are in memory twice then.
                 unit: 560,
-                beyond: (300, LARGE),
+                beyond: &[(LARGE, 324)],
                 ..share(24, (1_000, 2_000_000), "overrides, in force and of an import in progress")
             },
             Self::RecentRequests => share(8, (0, 16 << 20), "requests to try rules on")
@@ -173,14 +190,12 @@ impl Memory {
             reader.raw(&vars::GRPC_SERVER_USE_TLS).is_some_and(|text| text.starts_with(['t', 'T', '1']));
         let mut memory = Self { limit, set_by, amounts: [(0, 1); Bound::ALL.len()] };
         for bound in Bound::ALL {
-            let BoundShare { thousandths: share, beyond: (beyond, from), mut unit, least, most, var, .. } =
-                bound.share();
+            let share = bound.share();
+            let BoundShare { mut unit, least, most, var, .. } = share;
             if bound == Bound::GrpcConnections && has_tls {
                 unit = TLS_CONNECTION;
             }
-            let beyond = (limit.saturating_sub(from) / 1000).saturating_mul(beyond);
-            let bytes = (limit / 1000).saturating_mul(share).saturating_add(beyond);
-            let default = (bytes / unit).clamp(least, most);
+            let default = (share.bytes(limit) / unit).clamp(least, most);
             let set = var.and_then(|var| reader.raw(var)).and_then(|text| at_least::<0>(&text).ok());
             memory.set(bound, set.unwrap_or(default), unit);
             if let Some(var) = var {
@@ -286,16 +301,29 @@ mod tests {
 
     #[test]
     fn everything_full_leaves_a_quarter_free_at_the_limit_of_the_deployments_and_at_half_of_it() {
-        for mib in [128, 256, 512, 768, 1024, 2048] {
+        for mib in (128..2048).step_by(16).chain([2048, 4096, 12 << 10, 256 << 10]) {
             let (memory, most) = (limited(mib), (mib << 20) / 4 * 3);
             assert!(memory.sum() <= most, "{mib} MiB: {} of {most}: {memory:?}", memory.sum());
         }
     }
 
     #[test]
-    fn twenty_thousand_plain_rules_fit_into_the_limit_of_the_deployments() {
+    fn twenty_two_thousand_plain_rules_fit_into_the_limit_of_the_deployments() {
         // `{key: client, value: c1, rate_limit: {unit: minute, requests_per_unit: 10}}`, and the file with its domain.
-        assert!(limited(256).amount(Bound::Rules) >= 20_000 * 11 + 5);
+        assert!(limited(256).amount(Bound::Rules) >= 22_000 * 11 + 5);
+    }
+
+    #[test]
+    fn rules_follow_the_memory_upwards() {
+        for (mib, rules) in
+            [(64, 3_900), (512, 48_000), (1280, 60_000), (12 << 10, 300_000), (48 << 10, 2_000_000)]
+        {
+            let memory = limited(mib);
+            assert!(memory.amount(Bound::Rules) >= rules * 11 + 5, "{mib} MiB: {memory:?}");
+            // Written out with indentation, a plain rule has 110 bytes.
+            assert!(memory.text_of_rules() >= rules * 110, "{mib} MiB");
+        }
+        assert!(limited(64).amount(Bound::Rules) < 60_000 * 11);
     }
 
     #[test]
@@ -310,7 +338,8 @@ mod tests {
             ),
             (10_000, 64 << 20, 10_000_000)
         );
-        assert_eq!((settings.server.grpc.max_request_bytes, settings.rules.max_values), (4 << 20, 500_000));
+        assert_eq!(settings.server.grpc.max_request_bytes, 4 << 20);
+        assert!(settings.rules.max_values > 1_000_000 * 11, "{}", settings.rules.max_values);
         assert_eq!(warnings, "");
     }
 

@@ -7,6 +7,7 @@ use ::memcached::MemcachedStore;
 use limit::Countable;
 use limiter::{Bounds, MetadataDetail, Policy, ResponseOptions};
 use rules::CompileOptions;
+use rules_source::RulesDir;
 
 /// The options for compiling rules: the store must be able to count every limit.
 pub fn compile_options(settings: &Settings) -> CompileOptions {
@@ -23,6 +24,13 @@ pub fn compile_options(settings: &Settings) -> CompileOptions {
         calendar_months: settings.store.calendar_months,
         max_values: settings.rules.max_values,
     }
+}
+
+/// Where the rules files are, and how large they may be.
+pub fn rules_directory(settings: &Settings) -> RulesDir {
+    let rules = &settings.rules;
+    RulesDir::new(&rules.root, &rules.subdirectory, &rules.app_directory, rules.ignore_dot_files)
+        .at_most(settings.memory.text_of_rules() as u64)
 }
 
 pub fn policy(settings: &Settings) -> Policy {

@@ -240,8 +240,8 @@ table! {
             control plane is pinged. Servers of gRPC's libraries disconnect clients that ping within five \
             minutes. `0` is never; TCP keepalive detects a dead peer within a minute anyway.";
         XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES max_message_bytes: usize = "0" as parse::whole::<_, 0, { u32::MAX as u64 }>,
-            "Maximum size of a response; `0` is 32 bytes for each of `RULES_MAX_VALUES`, 16 MB at most. The default of the \
-            Go service is 4 MiB.";
+            "Maximum size of a response; `0` is 32 bytes for each of `RULES_MAX_VALUES`. The default of the Go service \
+            is 4 MiB.";
     }
     pub Store in "Counters" {
         BACKEND_TYPE: BackendType = "memory", "Counter store: `redis` or `memcache`, shared by all \

@@ -5,7 +5,7 @@ use std::{os::unix::net::UnixListener, process::Command};
 use super::*;
 use crate::{
     Reading,
-    files::{MAX_BYTES, read_consistently, read_files},
+    files::{read_consistently, read_files},
     listing::{Listing, MAX_ENTRIES},
 };
 use text::diagnostics::{Diagnostic, Severity};
@@ -17,7 +17,7 @@ fn names(place: &Place, reading: &Reading) -> Vec<String> {
 }
 
 fn read_dir(place: &Place, below: &str, ignore_dot_files: bool) -> Reading {
-    RulesDir { path: place.path(below), ignore_dot_files, max_bytes: MAX_BYTES }.read()
+    RulesDir { path: place.path(below), ignore_dot_files, max_bytes: 16 << 20 }.read()
 }
 
 fn read(place: &Place) -> Reading {
@@ -135,12 +135,12 @@ fn read_amid_changes(changes: u32) -> (Vec<String>, u32) {
     let reading = read_consistently(
         || Listing::of(&config, false, MAX_ENTRIES),
         |listing| {
-            let mut reading = read_files(&config, listing, MAX_BYTES);
+            let mut reading = read_files(listing, u64::MAX);
             reads += 1;
             if reads <= changes {
                 write_version(reads);
                 // The first file is read before the change, the second after it.
-                reading.files[1] = read_files(&config, listing, MAX_BYTES).files.remove(1);
+                reading.files[1] = read_files(listing, u64::MAX).files.remove(1);
             }
             reading
         },
@@ -217,8 +217,25 @@ fn reports_all_unreadable_files_and_reads_the_others() {
     assert_eq!(names(&place, &reading), ["a.yaml"]);
     assert!(reading.diagnostics.iter().all(|diagnostic| diagnostic.severity == Severity::Error));
     let [large, unreadable] = &*reading.diagnostics else { panic!("two diagnostics, not {reading:#?}") };
-    assert!(large.message.contains("exceeds the limit of 16777216 bytes"), "{large:#?}");
+    assert!(
+        large.message.contains("the files up to this one exceed the limit of 16777216 bytes"),
+        "{large:#?}"
+    );
     assert!(unreadable.message.contains("cannot read the file"), "{unreadable:#?}");
+}
+
+#[test]
+fn rejects_a_named_file_above_its_size_limit_and_accepts_one_at_it() {
+    let place = Place::new();
+    place.write("a.yaml", "0123456789");
+    let read = |max_bytes| Reading::of_file(&place.path("a.yaml"), max_bytes, "split it");
+    assert_eq!(read(10).files[0].text, b"0123456789");
+    let reading = read(9);
+    let seen = only(&reading);
+    assert_eq!(
+        (&*seen.message, seen.help.as_deref()),
+        ("the file exceeds the limit of 9 bytes", Some("split it"))
+    );
 }
 
 #[test]

@@ -131,7 +131,10 @@ fn describe(status: &Status) -> String {
         cause = error.source();
     }
     if status.code() == Code::OutOfRange {
-        text.push_str("; the limit is XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES");
+        text.push_str(
+            "; the limit is XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES, by default 32 bytes for each of RULES_MAX_VALUES: send fewer \
+             rules, or raise it or MEMORY_LIMIT",
+        );
     }
     text
 }

@@ -20,7 +20,7 @@ pub(super) fn check_response(type_url: &str, is_too_large: bool, max: usize) -> 
 /// The error about more messages than the limit.
 fn too_large(max: usize) -> Diagnostic {
     let message = format!("more than {max} messages (resources, descriptors, limits, values of metadata)");
-    let help = "send fewer rules, or raise RULES_MAX_VALUES";
+    let help = "send fewer rules, or raise MEMORY_LIMIT or RULES_MAX_VALUES";
     diagnostic(Severity::Error, "the response".to_owned(), message, help)
 }
 

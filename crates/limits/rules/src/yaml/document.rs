@@ -38,7 +38,7 @@ pub fn read(bytes: &[u8], max: MaxValues) -> Result<Document, FileError> {
     let mut place = None;
     let read = panics::catch(Boundary::RulesReload, || {
         panics::point("yaml_scan");
-        read_text(&text::decode(bytes)?, max, &mut place)
+        read_text(&text::decode(bytes), max, &mut place)
     });
     read.unwrap_or_else(|Panicked| {
         let error = FileError::new("invalid YAML after this value: the YAML reader panicked");
@@ -56,7 +56,7 @@ fn read_text(text: &Text<'_>, max: MaxValues, place: &mut Option<Place>) -> Resu
         check_size(Events::new(text), max)?;
     }
     let mut events = Events::new(text);
-    let mut builder = Builder::default();
+    let mut builder = Builder { max, ..Builder::default() };
     while let Some(event) = events.next_of_document()? {
         *place = Some(event.place);
         builder.take(event)?;
@@ -92,6 +92,7 @@ fn check_size(mut events: Events<'_>, max: MaxValues) -> Result<(), FileError> {
 
 #[derive(Default)]
 struct Builder {
+    max: MaxValues,
     open: Vec<Open>,
     anchors: HashMap<String, Anchor>,
     root: Option<NodeRef>,
@@ -106,10 +107,6 @@ struct Builder {
 /// Maximum number of scalars that equal ones share, and their maximum length.
 const MAX_SHARED: usize = 256;
 const MAX_SHARED_BYTES: usize = 32;
-
-/// Maximum number of pairs that merges copy in a small file; a larger file may copy as many as it has values. A copy
-/// takes 64 bytes, so this is 6 MB, enough for 20,000 rules that each merge five pairs.
-const MAX_MERGED: usize = 100_000;
 
 struct Open {
     number: usize,
@@ -208,8 +205,8 @@ impl Builder {
             Items::Map { pairs, weight, .. } => Content::Map(Box::new(Collection::new(weight, pairs))),
         };
         let weight = Weight::of(&content);
-        if weight.is_a_bomb() {
-            return Err(FileError { place: Some(place), ..too_much_aliasing() });
+        if weight.aliased > self.max.values as u64 {
+            return Err(FileError { place: Some(place), ..self.max.exceeded() });
         }
         if weight.depth > MAX_DEPTH {
             return Err(too_deep(place));
@@ -243,8 +240,9 @@ impl Builder {
                 Some((key, true)) => {
                     *weight = weight.holding(Weight::of_link(&link));
                     self.merged = self.merged.saturating_add(pairs_of(&link));
-                    if weight.is_a_bomb() || self.merged > MAX_MERGED.max(self.values) {
-                        return Err(FileError { place: Some(key.place), ..too_much_aliasing() });
+                    // A merged pair is two values, and its copy has 64 bytes.
+                    if self.merged > self.max.values / 2 {
+                        return Err(FileError { place: Some(key.place), ..self.max.exceeded() });
                     }
                     splice(&link, key.place, pairs)?;
                 }
@@ -301,10 +299,6 @@ fn too_deep(place: Place) -> FileError {
 /// stack allows. The bound of the Go service is 10,000.
 const MAX_DEPTH: u32 = 250;
 
-/// Maximum number of values from aliases. In a file that yaml.v2 accepts they are at most a tenth of the values, and a file
-/// of the maximum size has about eight million.
-const MAX_ALIASED: u64 = 1_000_000;
-
 /// The size of a value, itself included.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weight {
@@ -356,11 +350,6 @@ impl Weight {
         let value = Self::of_link(&pair.value);
         // A key is on the level of its value, not above it.
         Self { depth: value.depth, ..key.holding(value) }
-    }
-
-    /// True if aliases expand to more values than any file needs.
-    fn is_a_bomb(self) -> bool {
-        self.aliased > MAX_ALIASED
     }
 
     /// Rejects a document most of whose values come from aliases, as yaml.v2 does.

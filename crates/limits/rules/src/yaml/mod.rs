@@ -26,22 +26,25 @@ use ::text::diagnostics::{FileError, Place};
 use document::Weight;
 
 /// The maximum number of values in a file, with aliases expanded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MaxValues {
     pub values: usize,
     pub set_by: &'static str,
+    /// What to do about a file that has more.
+    pub help: &'static str,
 }
 
 impl MaxValues {
     fn exceeded(self) -> FileError {
-        let Self { values, set_by } = self;
+        let Self { values, set_by, help } = self;
         FileError::new(format!("the file has more than {values} values, with aliases expanded ({set_by})"))
+            .with_help(help)
     }
 }
 
 #[cfg(test)]
 fn read_without_bound(bytes: &[u8]) -> Result<Document, FileError> {
-    read(bytes, MaxValues { values: usize::MAX, set_by: "" })
+    read(bytes, MaxValues { values: usize::MAX, ..MaxValues::default() })
 }
 
 /// A value, which aliases share, and frequent scalars. A rule has eleven, so what only few of them need is boxed.

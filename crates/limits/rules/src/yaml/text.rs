@@ -7,10 +7,6 @@ use std::borrow::Cow;
 
 use text::diagnostics::{FileError, Place, is_break};
 
-/// Maximum size of a file: a thousand times that of a large installation. Without a bound, a file that was mounted by
-/// mistake would exhaust the memory.
-const MAX_BYTES: usize = 16 << 20;
-
 pub(crate) struct Text<'f> {
     /// The text up to the first character that is not allowed.
     pub allowed: Cow<'f, str>,
@@ -24,12 +20,7 @@ impl Text<'_> {
     }
 }
 
-pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
-    if bytes.len() > MAX_BYTES {
-        let message = format!("the file is larger than {} MiB", MAX_BYTES >> 20);
-        let help = "split it into one file per domain, or set MERGE_DOMAIN_CONFIG=true and split a domain";
-        return Err(FileError::new(message).with_help(help));
-    }
+pub(crate) fn decode(bytes: &[u8]) -> Text<'_> {
     let (text, broken) = match bytes {
         [0xef, 0xbb, 0xbf, rest @ ..] => from_utf8(rest),
         [0xff, 0xfe, rest @ ..] => from_utf16(rest, u16::from_le_bytes),
@@ -41,7 +32,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
         let stop = broken.map(|error| {
             FileError::at(place_of(&text, text.len()), error).with_help("save the file as UTF-8")
         });
-        return Ok(Text { allowed: text, stop });
+        return Text { allowed: text, stop };
     };
     let message = format!("the control character U+{:04X} is not allowed", u32::from(character));
     let help = format!("write it as \"\\u{:04x}\", in double quotes", u32::from(character));
@@ -50,13 +41,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Text<'_>, FileError> {
         Cow::Borrowed(text) => Cow::Borrowed(text.get(..at).unwrap_or(text)),
         Cow::Owned(text) => Cow::Owned(text.get(..at).unwrap_or(&text).to_owned()),
     };
-    Ok(Text { allowed, stop })
+    Text { allowed, stop }
 }
 
 /// The error of a text that is not YAML because it is a template: one with `{{` outside of quotes and comments, where no
 /// YAML has it.
 pub fn template(bytes: &[u8]) -> Option<FileError> {
-    let text = decode(bytes).ok()?.allowed;
+    let text = decode(bytes).allowed;
     let is_plain = |at: usize| {
         let line = text.get(..at).unwrap_or_default().rsplit(is_break).next().unwrap_or_default();
         !line.contains(['"', '\'', '#'])
@@ -110,7 +101,7 @@ mod tests {
     use super::*;
 
     fn stop(bytes: &[u8]) -> Option<(u32, u32, String)> {
-        let stop = decode(bytes).unwrap().stop?;
+        let stop = decode(bytes).stop?;
         let place = stop.place.unwrap();
         Some((place.line, place.column, stop.message))
     }
@@ -119,7 +110,7 @@ mod tests {
     fn byte_order_marks_vanish_and_utf16_is_read() {
         for bytes in [&b"a: 1"[..], b"\xef\xbb\xbfa: 1", b"\xff\xfea\0:\0 \x001\0", b"\xfe\xff\0a\0:\0 \x001"]
         {
-            assert_eq!(decode(bytes).unwrap().allowed, "a: 1", "{bytes:?}");
+            assert_eq!(decode(bytes).allowed, "a: 1", "{bytes:?}");
         }
     }
 
@@ -131,12 +122,5 @@ mod tests {
         assert_eq!(found(b"\xff\xfea\0\0\xd8"), Some((1, 2)));
         assert_eq!(found(b"a: \xc3"), Some((1, 4)));
         assert_eq!(found("a: \u{e9}\u{85}b: \t\u{1f600}".as_bytes()), None);
-    }
-
-    #[test]
-    fn rejects_a_file_above_the_maximum_size() {
-        assert!(decode(&vec![b'#'; MAX_BYTES]).is_ok());
-        let Err(fault) = decode(&vec![b'#'; MAX_BYTES + 1]) else { panic!("it was read") };
-        assert_eq!(fault.message, "the file is larger than 16 MiB");
     }
 }
