@@ -6,7 +6,7 @@ use std::{fmt::Write as _, time::Duration};
 use serde_json::json;
 
 use super::xds;
-use crate::support::{
+use support::{
     client::request,
     control_plane::ControlPlane,
     holds, or_deep,
