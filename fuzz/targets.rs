@@ -90,7 +90,8 @@ fn template(bytes: &[u8]) {
     let numbers = [(7, 0, Some(3)), (0, 6, None), (u64::MAX, 1, Some(0)), (1, u64::MAX, Some(u64::MAX))];
     for (rule, unit) in [("a.b", "hour"), ("\"\\\n{}", "15 minutes"), ("0", "day"), ("u", "second")] {
         for (limit, remaining, retry_after) in numbers {
-            let body = template.fill(&Values { limit, unit, remaining, retry_after, rule });
+            let body =
+                template.fill(&Values { limit, unit, remaining, retry_after, rule, policies: r#""a", "b""# });
             if template.kind() == rules::template::BodyKind::Json {
                 assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok(), "{text:?} became {body:?}");
             }

@@ -64,6 +64,23 @@ fn a_rule_without_a_body_uses_that_of_the_settings() {
 }
 
 #[test]
+fn a_rejected_caller_receives_problem_details_and_partition_keys() {
+    let (_server, envoy) = envoy(&[("OVER_LIMIT_BODY", "problem"), ("LIMIT_POLICY_HEADERS", "keys")]);
+    assert_eq!(envoy.get(&[("x-plan", "gold")]).status, 200);
+    let refused = envoy.get(&[("x-plan", "gold")]);
+    assert_eq!((refused.status, refused.header("content-type")), (429, Some("application/problem+json")));
+    let body = refused.json();
+    assert_eq!(body["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(body["violated-policies"], json!(["edge.plan#2"]));
+    // printf %s plan=gold | openssl sha256 -binary | head -c 12 | base64
+    let key = ";pk=:BtZGGwaIDfWM59H1:";
+    for name in ["ratelimit-policy", "ratelimit"] {
+        let items = refused.header(name).unwrap();
+        assert!(items.split(", ").all(|item| item.ends_with(key)), "{name}: {items}");
+    }
+}
+
+#[test]
 fn every_response_has_the_policies_and_their_state() {
     let (_server, envoy) =
         envoy(&[("LIMIT_POLICY_HEADERS", "true"), ("LIMIT_RETRY_AFTER_HEADER", "Retry-After")]);

@@ -90,7 +90,7 @@ pub struct ResponseOptions {
     /// `LIMIT_REQUEST_HEADERS_ENABLED` and the headers' names.
     pub request_headers: Option<HeaderNames>,
     pub retry_after: Option<Arc<str>>,
-    pub policy_headers: bool,
+    pub policy_headers: PolicyHeaders,
     /// `OVER_LIMIT_BODY`: the over-limit body where the rule has none.
     pub over_limit_body: Option<Template>,
     /// `RESPONSE_DYNAMIC_METADATA`, alone or with `RESPONSE_DYNAMIC_METADATA_LIMITS`.
@@ -105,6 +105,16 @@ pub struct HeaderNames {
     pub limit: Arc<str>,
     pub remaining: Arc<str>,
     pub reset: Arc<str>,
+}
+
+/// `LIMIT_POLICY_HEADERS`: whether answers have `RateLimit-Policy` and `RateLimit`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PolicyHeaders {
+    #[default]
+    Off,
+    On,
+    /// With a partition key in each item.
+    WithKeys,
 }
 
 /// How much dynamic metadata an answer carries.

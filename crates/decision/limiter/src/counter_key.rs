@@ -88,7 +88,7 @@ impl CounterKey<'_, '_> {
     }
 
     /// The pattern that replaces this level's value in the key of a shared counter.
-    fn shared(&self, level: usize) -> Option<&str> {
+    pub(super) fn shared(&self, level: usize) -> Option<&str> {
         if self.own_levels == u32::MAX || level < 32 && self.own_levels >> level & 1 == 1 {
             return None;
         }

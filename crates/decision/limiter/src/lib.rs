@@ -38,7 +38,9 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-pub use answer::{Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, ResponseOptions, Status};
+pub use answer::{
+    Answer, Code, CurrentLimit, Header, HeaderNames, MetadataDetail, PolicyHeaders, ResponseOptions, Status,
+};
 use clock::{Clock, Time};
 use counters::{MostHolds, Store};
 pub use decide::Decided;

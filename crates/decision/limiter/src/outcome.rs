@@ -188,10 +188,10 @@ impl LimitOutcome<'_> {
     /// Seconds until more is available than now: for rejected hits until they would be admitted. `None` if that is never, or
     /// not known.
     pub(super) fn seconds_until_more(&self) -> Option<u64> {
-        let is_empty = self.verdict.remaining == 0 && self.verdict.reset == 0;
-        let is_never = self.limit.algorithm.capacity() == 0 || is_empty;
         let retry_after = self.retry_after().filter(|_| self.decision.over);
-        retry_after.or_else(|| (!is_never).then(|| self.seconds_until_reset()))
+        // When a concurrent request ends is not known: such a limit has no reset.
+        let has_reset = self.limit.algorithm.capacity() > 0 && self.verdict.reset > 0;
+        retry_after.or_else(|| has_reset.then(|| self.seconds_until_reset()))
     }
 
     /// Seconds until the hits would be admitted, rounded up; `None` if they never fit.

@@ -1,4 +1,4 @@
-//! A limit as an item of the header `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-10): its name as a structured
+//! A limit as an item of the header `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11): its name as a structured
 //! field's string, and its numbers as parameters.
 //!
 //! Those of rules are formatted once, so that further responses only copy them; the limiter formats those of limit overrides.
@@ -45,7 +45,7 @@ impl QuotaPolicy {
         let _ = write!(text, ";q={}", FieldInteger(limit.requests_per_unit));
         match limit.period() {
             // Requests under way have no window.
-            _ if limit.unit == Unit::Unknown => {}
+            _ if limit.unit == Unit::Unknown => text.push_str(";qu=\"concurrent-requests\""),
             Period::Length(window) => drop(write!(text, ";w={}", FieldInteger(window.seconds()))),
             Period::Calendar(_) => text.push_str(";w="),
         }
@@ -179,7 +179,8 @@ mod tests {
             - {key: l, rate_limit: {unit: day, requests_per_unit: 1, name: n}}\n\
             - {key: u, rate_limit: {unlimited: true}}\n\
             - {key: s, rate_limit: [{unit: day, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1, \
-            name: n}]}\n";
+            name: n}]}\n\
+            - {key: c, rate_limit: {algorithm: concurrency, requests_per_unit: 2, hold: {ttl: 1m}}}\n";
         let file = SourceFile { name: "a.yaml".to_owned(), text: text.as_bytes().to_vec() };
         let rules = compile(&[file], CompileOptions::default()).rules.unwrap();
         for (rule, expected) in [
@@ -187,6 +188,7 @@ mod tests {
             ("d.l", &["\"n\";q=1;w=86400"]),
             ("d.u", &[]),
             ("d.s", &["\"d.s#1\";q=1;w=86400", "\"n\";q=1;w=3600"]),
+            ("d.c", &["\"d.c\";q=2;qu=\"concurrent-requests\""]),
         ] {
             let rules = rules.rules();
             let found = rules.iter().find(|known| *known.full_key == *rule).unwrap();

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 use super::{
     address::{self, host_port},
-    parse::{Value, by_function, by_name, choice, exact_choice, percent_decoded, whole},
+    parse::{Value, boolean, by_function, by_name, choice, exact_choice, percent_decoded, whole},
 };
 use aws_iam::settings::Service;
 use exporters::{
@@ -16,7 +16,7 @@ use exporters::{
 };
 use faults::OnStoreFailure;
 use limit::CountingMode;
-use limiter::Recorded;
+use limiter::{PolicyHeaders, Recorded};
 use net::HostPort;
 use net::ServerAddress;
 use recent::KeyValues;
@@ -35,6 +35,12 @@ by_function! {
     LogFormat: |text: &str| Ok(if text.eq_ignore_ascii_case("json") { Self::Json } else { Self::Text });
     SocketType: |text| {
         choice(text, &[("tcp", Self::Tcp), ("tcp4", Self::Tcp), ("tcp6", Self::Tcp), ("unix", Self::Unix)])
+    };
+    PolicyHeaders: |text| match text {
+        "keys" => Ok(Self::WithKeys),
+        text => boolean(text).map(|is_on| if is_on { Self::On } else { Self::Off }).map_err(|invalid| {
+            InvalidValue { expected: format!("keys, {}", invalid.expected), ..invalid }
+        }),
     };
     Protocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
 }

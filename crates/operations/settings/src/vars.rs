@@ -30,7 +30,7 @@ use exporters::{
 };
 use faults::OnStoreFailure;
 use limit::CountingMode;
-use limiter::{HeaderNames, Recorded};
+use limiter::{HeaderNames, PolicyHeaders, Recorded};
 use net::{HostPort, ServerAddress};
 use recent::{KeyValues, Logged};
 use rules::template::Template;
@@ -461,11 +461,13 @@ table! {
         LIMIT_RETRY_AFTER_HEADER retry_after_header: Option<String> = "" as |text| parse::optional(text, parse::header_name), "Name \
             of a header, such as `Retry-After`, with the seconds until a rejected request would be \
             allowed.";
-        LIMIT_POLICY_HEADERS policy_headers: bool = "false", "Adds `RateLimit-Policy` and `RateLimit` to \
-            responses, as in the IETF draft.";
+        LIMIT_POLICY_HEADERS policy_headers: PolicyHeaders = "false", "Adds `RateLimit-Policy` and `RateLimit` to \
+            responses, as in the IETF draft: `true`, or `keys` with a partition key (`pk`) of each limit, a hash of the \
+            descriptor's entries.";
         OVER_LIMIT_BODY over_limit_body: Option<Template> = "", "Body of over-limit \
             responses for rules without `over_limit_body`: JSON if it begins with a brace or a bracket, \
-            else text. Placeholders: `{limit}`, `{unit}`, `{remaining}`, `{retry_after}` and `{rule}`.";
+            else text, and `problem` is problem details. \
+            Placeholders: `{limit}`, `{unit}`, `{remaining}`, `{retry_after}`, `{rule}` and `{policies}`.";
     }
     pub Metrics in "Metrics" {
         USE_PROMETHEUS use_prometheus: bool = "true", "Serves metrics to Prometheus; off by default in the \

@@ -5,6 +5,7 @@
 //! several limits are bounded: Envoy and clients limit the headers of a response.
 
 mod metadata;
+mod partition_key;
 
 use std::{
     borrow::Cow,
@@ -13,12 +14,13 @@ use std::{
 };
 
 use super::{
-    answer::{Answer, Header, HeaderNames, ResponseOptions, Status},
+    answer::{Answer, Code, Header, HeaderNames, PolicyHeaders, ResponseOptions, Status},
     conclude::Conclusion,
-    outcome::LimitOutcome,
+    outcome::{LimitOutcome, outcome},
     plan::Limited,
 };
 use limit::Limit;
+use partition_key::{PartitionKey, PartitionKeys};
 use rules::quota_policy::{FieldInteger, QuotaPolicy};
 use rules::template::Values;
 
@@ -57,15 +59,38 @@ fn body(conclusion: &Conclusion<'_, '_>) -> Option<(String, Header)> {
         return None;
     }
     let outcome = conclusion.outcome(index)?;
+    let policies = if template.has_policies() { violated_policies(conclusion, index) } else { String::new() };
     let body = template.fill(&Values {
         limit: outcome.limit.requests_per_unit,
         unit: &outcome.limit.span(),
         remaining: outcome.verdict.remaining,
         retry_after: conclusion.retry_after(),
         rule: &rule_name(conclusion, index, limited),
+        policies: &policies,
     });
     let content_type = template.kind().content_type().to_owned();
     Some((body, Header { name: CONTENT_TYPE.clone(), value: content_type }))
+}
+
+/// The names of the limits that reject the request, first those of the descriptor that governs it. A name of
+/// `RateLimit-Policy` is a JSON string too: printable ASCII, with escaped quotes and backslashes.
+fn violated_policies(conclusion: &Conclusion<'_, '_>, governs: usize) -> String {
+    let statuses = conclusion.statuses.iter().enumerate();
+    let over = statuses.filter(|(index, status)| *index != governs && status.code == Code::OverLimit);
+    let mut violated: Vec<Cow<'_, QuotaPolicy>> = Vec::new();
+    for index in std::iter::once(governs).chain(over.map(|(index, _)| index)) {
+        let Some(limited) = conclusion.limited(index) else { continue };
+        for check in &limited.limits {
+            let outcome = outcome(conclusion.scope, limited, check, &conclusion.planned.batch);
+            if outcome.decision.over && violated.len() < MAX_SHOWN {
+                let policy = policy_of(conclusion, index, limited, outcome.written);
+                if violated.iter().all(|known| known.name() != policy.name()) {
+                    violated.push(policy);
+                }
+            }
+        }
+    }
+    violated.iter().map(|policy| policy.name()).collect::<Vec<_>>().join(", ")
 }
 
 /// The three headers of the descriptor closest to its limit; two if more is never available.
@@ -108,7 +133,9 @@ fn headers(conclusion: &Conclusion<'_, '_>) -> Vec<Header> {
     {
         all.push(header(name, seconds.to_string()));
     }
-    if *policy_headers && let Some([policies, states]) = policies(conclusion) {
+    if *policy_headers != PolicyHeaders::Off
+        && let Some([policies, states]) = policies(conclusion)
+    {
         all.extend([header(&POLICY, policies), header(&RATE_LIMIT, states)]);
     }
     all
@@ -119,6 +146,7 @@ struct ShownPolicy<'a> {
     policy: Cow<'a, QuotaPolicy>,
     limit: &'a Limit,
     outcome: Option<LimitOutcome<'a>>,
+    partition: Option<PartitionKey>,
 }
 
 /// `RateLimit-Policy` with the limits that can reject the request, and `RateLimit` with the state of those that govern a
@@ -132,9 +160,12 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
     }
     let mut policies = String::new();
     let mut states = String::new();
-    for ShownPolicy { policy, limit, outcome } in &shown {
+    for ShownPolicy { policy, limit, outcome, partition } in &shown {
         policies.push_str(separator(&policies));
         policy.write(limit, conclusion.scope.now, &mut policies);
+        if let Some(partition) = partition {
+            partition.write(&mut policies);
+        }
         if let Some(outcome) = outcome {
             let separator = separator(&states);
             let name = policy.name();
@@ -143,15 +174,19 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
             if let Some(seconds) = outcome.seconds_until_more() {
                 let _ = write!(states, ";t={}", FieldInteger(seconds));
             }
+            if let Some(partition) = partition {
+                partition.write(&mut states);
+            }
         }
     }
     (!policies.is_empty()).then_some([policies, states])
 }
 
-/// Adds the policies of a descriptor. Of several with one name, that of the limit that rejects next stays.
+/// Adds the policies of a descriptor. Of several with one name and partition key, that of the limit that rejects next stays.
 fn add_policies<'a>(conclusion: &Conclusion<'a, '_>, index: usize, shown: &mut Vec<ShownPolicy<'a>>) {
     let limited = conclusion.limited(index).filter(|limited| !limited.is_shadow);
     let Some((limited, governing)) = limited.zip(conclusion.outcome(index)) else { return };
+    let partitions = PartitionKeys::of_descriptor(conclusion, index, limited);
     for check in &limited.limits {
         let written = conclusion.scope.limit(limited, check);
         let limit = written.at(conclusion.scope.now);
@@ -160,9 +195,13 @@ fn add_policies<'a>(conclusion: &Conclusion<'a, '_>, index: usize, shown: &mut V
             policy = Cow::Owned(policy.in_force(limit));
         }
         let outcome = std::ptr::eq(written, governing.written).then_some(governing);
-        let new = ShownPolicy { policy, limit, outcome };
+        let partition = partitions.as_ref().map(|keys| keys.of_limit(limit));
+        let new = ShownPolicy { policy, limit, outcome, partition };
         let has_room = shown.len() < MAX_SHOWN;
-        match shown.iter_mut().find(|known| known.policy.name() == new.policy.name()) {
+        let is_same = |known: &&mut ShownPolicy<'_>| {
+            known.policy.name() == new.policy.name() && known.partition == new.partition
+        };
+        match shown.iter_mut().find(is_same) {
             Some(known) => {
                 let replaces = match (&new.outcome, &known.outcome) {
                     (Some(new), Some(known)) => new.governs(known),
@@ -199,11 +238,12 @@ fn policy_of<'a>(
     compiled.map_or_else(|| Cow::Owned(of_override()), Cow::Borrowed)
 }
 
-/// The name of a descriptor's rule: its full key, or for an override the domain and the entries' keys.
+/// The name of a descriptor's rule: its full key, or for an override the beginning of the domain and the entries' keys.
 fn rule_name<'a>(conclusion: &Conclusion<'a, '_>, index: usize, limited: &Limited) -> Cow<'a, str> {
     if let Some(rule) = conclusion.scope.rule_of_limits(limited) {
         return Cow::Borrowed(&rule.full_key);
     }
     let keys = conclusion.request.entries(index).iter().map(|entry| entry.key);
-    Cow::Owned(std::iter::once(conclusion.request.domain).chain(keys).collect::<Vec<_>>().join("."))
+    let name = std::iter::once(conclusion.request.domain).chain(keys).collect::<Vec<_>>().join(".");
+    Cow::Owned(text::cut_owned(name))
 }

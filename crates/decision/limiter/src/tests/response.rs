@@ -18,6 +18,10 @@ descriptors:
   - {key: day_quota, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
   - {key: hour_quota, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
   - {key: free, rate_limit: {unlimited: true}}
+  - {key: streams, rate_limit: {algorithm: concurrency, requests_per_unit: 2, hold: {ttl: 15m}}}
+  - {key: shared, value: "a*", share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 5}}
+  - key: pair
+    rate_limit: [{unit: hour, requests_per_unit: 1, name: first}, {unit: day, requests_per_unit: 1, name: second}]
   - {key: gold, rate_limit: {unit: hour, requests_per_unit: 9, replaces: [{name: "per \"hour\""}]}}
 "#;
 
@@ -27,7 +31,7 @@ fn setup(change: impl FnOnce(&mut Policy)) -> Setup {
         policy.response = ResponseOptions {
             headers: None,
             retry_after: Some("Retry-After".into()),
-            policy_headers: true,
+            policy_headers: PolicyHeaders::On,
             over_limit_body: Template::parse("{limit} per {unit}, {remaining} left").ok(),
             metadata: MetadataDetail::WithLimits,
             ..ResponseOptions::default()
@@ -56,7 +60,7 @@ fn an_admitted_request_gets_only_policy_headers() {
 
 #[test]
 fn a_rejected_request_gets_retry_after_and_the_rules_body() {
-    let setup = setup(|policy| policy.response.policy_headers = false);
+    let setup = setup(|policy| policy.response.policy_headers = PolicyHeaders::Off);
     setup.decide(&["minute"]).unwrap();
     let answer = setup.decide(&["hour", "minute"]).unwrap();
     assert_eq!(headers(&answer), [("Retry-After", "10"), ("content-type", "application/json")]);
@@ -96,11 +100,111 @@ fn limits_of_one_name_are_one_policy_and_a_limit_of_0_has_no_time() {
 }
 
 #[test]
+fn a_limit_of_concurrent_requests_has_its_unit_and_no_time_until_one_ends() {
+    let answer = setup(|_| ()).decide(&["streams"]).unwrap();
+    let expected = [
+        ("RateLimit-Policy", r#""d.streams";q=2;qu="concurrent-requests""#),
+        ("RateLimit", r#""d.streams";r=1"#),
+    ];
+    assert_eq!(headers(&answer), expected);
+}
+
+/// The two policy headers of a request with these entries, one a descriptor.
+fn policy_headers(setup: &Setup, entries: &[(&str, &str)]) -> [String; 2] {
+    let mut request = request(&vec![""; entries.len()]);
+    for (descriptor, (key, value)) in request.descriptors.iter_mut().zip(entries) {
+        descriptor.entries = std::iter::once(Entry { key, value }).collect();
+    }
+    let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
+    ["RateLimit-Policy", "RateLimit"].map(|name| {
+        let found = headers(&answer).into_iter().find(|(known, _)| *known == name);
+        found.unwrap_or_else(|| panic!("{answer:?} has no {name}")).1.to_owned()
+    })
+}
+
+#[test]
+fn partition_keys_tell_callers_of_one_policy_apart() {
+    let setup = setup(|policy| {
+        policy.bounds.descriptors = 200;
+        policy.response.policy_headers = PolicyHeaders::WithKeys;
+    });
+    let [policies, states] =
+        policy_headers(&setup, &[("minute", "ann"), ("minute", "bob"), ("minute", "ann")]);
+    // printf %s minute=ann | openssl sha256 -binary | head -c 12 | base64
+    let expected = [
+        r#""d.minute";q=1;w=60;pk=:TD/VBc6P4IyGigq5:, "d.minute";q=1;w=60;pk=:aACM/NDPb29n7q59:"#,
+        r#""d.minute";r=0;t=10;pk=:TD/VBc6P4IyGigq5:, "d.minute";r=0;t=10;pk=:aACM/NDPb29n7q59:"#,
+    ];
+    assert_eq!([&*policies, &*states], expected);
+
+    // Values that share a counter share its key.
+    let [policies, states] = policy_headers(&setup, &[("shared", "a1"), ("shared", "a2")]);
+    let expected = [
+        r#""d.shared_a*";q=5;w=3600;pk=:Cza5GaUPIX40SqF9:"#,
+        r#""d.shared_a*";r=3;t=10;pk=:Cza5GaUPIX40SqF9:"#,
+    ];
+    assert_eq!([&*policies, &*states], expected);
+    assert_eq!(policy_headers(&setup, &[("shared", "a3")])[1], expected[1].replace("r=3", "r=2"));
+
+    let users: Vec<String> = (0..20).map(|user| user.to_string()).collect();
+    let entries: Vec<_> = users.iter().map(|user| ("hour", &**user)).collect();
+    let [policies, _] = policy_headers(&setup, &entries);
+    assert_eq!(policies.matches(";pk=:").count(), 16);
+
+    // No byte of a caller is in a header, and what would take long to hash has no key.
+    let injected = "\";pk=:AAAA:, \"x\";q=1\r\nset-cookie: a";
+    for header in policy_headers(&setup, &[("minute", injected), ("minute", &"x".repeat(5_000))]) {
+        let keys: Vec<_> = header.split(", ").map(|item| item.contains(";pk=:")).collect();
+        assert_eq!(keys, [true, false], "{header}");
+        assert!(header.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{header}");
+    }
+}
+
+#[test]
+fn names_made_of_keys_of_requests_are_cut() {
+    let setup = setup(|policy| policy.response.over_limit_body = Template::parse("problem").ok());
+    let key = "\u{fc}".repeat(100_000);
+    let mut request = request(&[&key]);
+    request.descriptors[0].limit =
+        Some(LimitOverride { requests_per_unit: 0, unit: 2, unit_multiplier: None });
+    let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();
+    let name = format!("\"d.{}\"", "%c3%bc".repeat(127));
+    assert_eq!(headers(&answer)[0], ("RateLimit-Policy", &*format!("{name};q=0;w=60")));
+    assert!(answer.body.ends_with(&format!("[{name}]}}")), "{}", answer.body);
+}
+
+#[test]
+fn problem_details_name_the_limits_that_reject_the_request() {
+    let setup = setup(|policy| policy.response.over_limit_body = Template::parse("problem").ok());
+    setup.decide(&["hour", "hour_quota", "streams"]).unwrap();
+    setup.decide(&["hour"]).unwrap();
+    let answer = setup.decide(&["silent", "streams", "hour", "hour", "shadow"]).unwrap();
+    assert_eq!(&*answer.body, "", "the governing rule disables the body");
+    let answer = setup.decide(&["streams", "hour", "hour", "shadow"]).unwrap();
+    assert_eq!(headers(&answer).last(), Some(&("content-type", "application/problem+json")));
+    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    let expected = serde_json::json!({
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "violated-policies": ["per \"hour\""],
+    });
+    assert_eq!(body, expected);
+    setup.decide(&["pair"]).unwrap();
+    let answer = setup.decide(&["pair"]).unwrap();
+    assert!(answer.body.ends_with(r#":["first", "second"]}"#), "{}", answer.body);
+    let minute = |names: &str| format!(r#"{{"rule": "d.minute", "again": 10, "over": [{names}]}}"#);
+    setup.load(&RULES.replace(r#""again": {retry_after}"#, r#""again": {retry_after}, "over": {policies}"#));
+    setup.decide(&["minute"]).unwrap();
+    let answer = setup.decide(&["minute", "hour", "streams"]).unwrap();
+    assert_eq!(&*answer.body, minute(r#""d.minute", "per \"hour\"""#));
+}
+
+#[test]
 fn headers_of_every_descriptor_are_bounded() {
     let setup = setup(|policy| {
         policy.bounds.descriptors = 200;
         policy.response.all_headers = true;
-        policy.response.policy_headers = false;
+        policy.response.policy_headers = PolicyHeaders::Off;
     });
     let answer = setup.decide(&["hour"; 128]).unwrap();
     let of_all = headers(&answer).into_iter().filter(|(name, _)| name.starts_with("ratelimit-"));
@@ -135,7 +239,7 @@ fn retry_after_covers_all_limits_and_the_first_quota() {
 
 #[test]
 fn hits_that_never_fit_get_no_retry_after() {
-    let setup = setup(|policy| policy.response.policy_headers = false);
+    let setup = setup(|policy| policy.response.policy_headers = PolicyHeaders::Off);
     let mut request = request(&["minute"]);
     request.hits_addend = 2;
     let answer = finish(pin!(setup.limiter.decide(&request, None, None))).unwrap();

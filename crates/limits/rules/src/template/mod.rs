@@ -2,7 +2,7 @@
 //!
 //! Settings and rules parse templates at load; the limiter fills them in. Text outside placeholders is literal, so
 //! JSON needs no escaping. A body that begins with `{` or `[` is JSON: its values are escaped, and the result is
-//! validated at load.
+//! validated at load. The text `problem` stands for the problem details of the IETF's draft on rate limit headers.
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +19,8 @@ pub struct Template {
 pub enum BodyKind {
     Text,
     Json,
+    /// Problem details (RFC 9457).
+    Problem,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +35,8 @@ pub struct Values<'a> {
     pub retry_after: Option<u64>,
     /// `{rule}`: the rule's full key.
     pub rule: &'a str,
+    /// `{policies}`: the names of the limits that reject the request, as JSON strings with commas between.
+    pub policies: &'a str,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,6 +59,7 @@ text::named! {
         Remaining = "remaining",
         RetryAfter = "retry_after",
         Rule = "rule",
+        Policies = "policies",
     }
 }
 
@@ -68,9 +73,11 @@ impl Template {
             let message = format!("body has {} bytes; the maximum is {MAX_BYTES}", text.len());
             return Err(TemplateError { message, help: "shorten it and link to more".to_owned() });
         }
-        let mut parts = parse_parts(text)?;
+        let is_problem = text == PROBLEM;
+        let mut parts = parse_parts(if is_problem { QUOTA_EXCEEDED } else { text })?;
         // JSON begins with a literal brace or bracket.
         let kind = match parts.first() {
+            _ if is_problem => BodyKind::Problem,
             Some(Part::Literal(text)) if text.trim_start().starts_with(['{', '[']) => BodyKind::Json,
             _ => BodyKind::Text,
         };
@@ -91,6 +98,11 @@ impl Template {
         self.parts.is_empty()
     }
 
+    /// True if the body names the limits that reject the request.
+    pub fn has_policies(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Slot(Slot::Policies, _)))
+    }
+
     pub fn fill(&self, values: &Values<'_>) -> String {
         let mut body = String::with_capacity(256);
         for part in &self.parts {
@@ -102,6 +114,10 @@ impl Template {
         body
     }
 
+    fn is_json(&self) -> bool {
+        self.kind != BodyKind::Text
+    }
+
     fn fill_slot(&self, slot: Slot, quoted: bool, values: &Values<'_>, into: &mut String) {
         let number = match slot {
             Slot::Limit => Some(values.limit),
@@ -109,17 +125,21 @@ impl Template {
             Slot::RetryAfter => values.retry_after,
             Slot::Unit => return self.fill_text(values.unit, quoted, into),
             Slot::Rule => return self.fill_text(values.rule, quoted, into),
+            Slot::Policies if self.is_json() && !quoted => {
+                return into.extend(["[", values.policies, "]"]);
+            }
+            Slot::Policies => return self.fill_text(values.policies, quoted, into),
         };
         match number {
             // Writing to a String cannot fail.
             Some(number) => drop(write!(into, "{number}")),
-            None if self.kind == BodyKind::Json && !quoted => into.push_str("null"),
+            None if self.is_json() && !quoted => into.push_str("null"),
             None => into.push_str("never"),
         }
     }
 
     fn fill_text(&self, text: &str, quoted: bool, into: &mut String) {
-        if self.kind == BodyKind::Text {
+        if !self.is_json() {
             return into.push_str(text);
         }
         let string = serde_json::Value::from(text).to_string();
@@ -133,9 +153,17 @@ impl BodyKind {
         match self {
             Self::Text => "text/plain; charset=utf-8",
             Self::Json => "application/json",
+            Self::Problem => "application/problem+json",
         }
     }
 }
+
+/// The template that stands for [`QUOTA_EXCEEDED`].
+const PROBLEM: &str = "problem";
+
+/// The problem type of draft-ietf-httpapi-ratelimit-headers-11 for an exceeded quota. It has no `status`, which must be that of
+/// the response: Envoy's `rate_limited_status` sets it.
+const QUOTA_EXCEEDED: &str = r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","violated-policies":{policies}}"#;
 
 /// The largest template: more than a page of text, which every over-limit response contains.
 const MAX_BYTES: usize = 16 * 1024;
@@ -207,7 +235,14 @@ fn mark_quoted(parts: &mut [Part]) {
 fn validate_json(template: &Template) -> Result<(), TemplateError> {
     let numbers = [(0, Some(0)), (10, Some(30)), (u64::MAX, Some(u64::MAX)), (10, None)];
     for (number, retry_after) in numbers {
-        let values = Values { limit: number, unit: "minute", remaining: number, retry_after, rule: "x" };
+        let values = Values {
+            limit: number,
+            unit: "minute",
+            remaining: number,
+            retry_after,
+            rule: "x",
+            policies: r#""x", "y""#,
+        };
         if let Err(error) = serde_json::from_str::<serde_json::Value>(&template.fill(&values)) {
             return Err(TemplateError {
                 message: format!("body begins like JSON but is not valid: {error}"),

@@ -5,8 +5,14 @@ use serde_json::Value;
 
 use super::*;
 
-const VALUES: Values<'_> =
-    Values { limit: 100, unit: "15 minutes", remaining: 0, retry_after: Some(42), rule: "shop.\"vip\"\n" };
+const VALUES: Values<'_> = Values {
+    limit: 100,
+    unit: "15 minutes",
+    remaining: 0,
+    retry_after: Some(42),
+    rule: "shop.\"vip\"\n",
+    policies: r#""daily", "per \"user\"""#,
+};
 
 fn filled(text: &str) -> (BodyKind, String) {
     let template = Template::parse(text).unwrap();
@@ -51,6 +57,33 @@ fn retry_after_is_never_or_null_if_the_request_never_passes() {
 }
 
 #[test]
+fn names_violated_policies_in_text_and_json() {
+    for (text, body) in [
+        ("over {policies}", r#"over "daily", "per \"user\"""#),
+        (r#"{"over": {policies}}"#, r#"{"over": ["daily", "per \"user\""]}"#),
+        (r#"{"over": "{policies}"}"#, r#"{"over": "\"daily\", \"per \\\"user\\\"\""}"#),
+    ] {
+        let template = Template::parse(text).unwrap();
+        assert_eq!((template.has_policies(), &*template.fill(&VALUES)), (true, body));
+        assert!(template.kind() == BodyKind::Text || serde_json::from_str::<Value>(body).is_ok(), "{body}");
+    }
+    assert!(!Template::parse("{rule}").unwrap().has_policies());
+}
+
+#[test]
+fn the_word_problem_stands_for_problem_details() {
+    let (kind, body) = filled("problem");
+    let expected = serde_json::json!({
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "violated-policies": ["daily", "per \"user\""],
+    });
+    assert_eq!(serde_json::from_str::<Value>(&body).unwrap(), expected);
+    assert_eq!((kind, kind.content_type()), (BodyKind::Problem, "application/problem+json"));
+    assert_eq!(filled("a problem").0, BodyKind::Text);
+}
+
+#[test]
 fn an_empty_template_has_no_body() {
     assert!(Template::parse("").unwrap().is_empty());
     assert!(!Template::parse(" ").unwrap().is_empty());
@@ -58,7 +91,7 @@ fn an_empty_template_has_no_body() {
 
 #[test]
 fn errors_list_the_accepted_placeholders() {
-    let help = "expected one of {limit}, {unit}, {remaining}, {retry_after}, {rule}; write a literal brace as \
+    let help = "expected one of {limit}, {unit}, {remaining}, {retry_after}, {rule}, {policies}; write a literal brace as \
         `{{`";
     for name in ["limits", " limit ", "Limit", "retry-after", "0", "\u{fc}"] {
         let error = Template::parse(&format!("wait {{{name}}}")).unwrap_err();
@@ -101,7 +134,7 @@ proptest! {
     ) {
         let text = r#"{"\\{rule}": ["{unit}", {rule}, {limit}, {remaining}, {retry_after}, "{retry_after}"]}"#;
         let body = Template::parse(text).unwrap().fill(&Values {
-            limit, unit: &unit, remaining, retry_after, rule: &rule,
+            limit, unit: &unit, remaining, retry_after, rule: &rule, policies: "",
         });
         let never = retry_after.map_or("never".to_owned(), |seconds| seconds.to_string());
         let list = serde_json::json!([unit, rule, limit, remaining, retry_after, never]);

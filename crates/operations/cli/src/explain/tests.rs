@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::terminal::plain;
-use limiter::Code;
+use limiter::{Code, PolicyHeaders};
 use rules::{
     template::Template,
     {CompileOptions, How, SourceFile, compile},
@@ -70,7 +70,7 @@ fn explained(words: &str) -> (String, serde_json::Value) {
 fn prints_the_rule_near_descriptors_the_counter_and_the_response() {
     let (text, json) = explain_hits("shop client=bob", 1, |policy| {
         policy.response.retry_after = Some("Retry-After".into());
-        policy.response.policy_headers = true;
+        policy.response.policy_headers = PolicyHeaders::On;
         policy.response.over_limit_body = Template::parse("wait {retry_after}s\nfor {rule}").ok();
     });
     let expected = "\

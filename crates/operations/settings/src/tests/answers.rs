@@ -1,6 +1,7 @@
 //! Headers, bodies and metadata of responses.
 
 use super::{problems, settings};
+use limiter::PolicyHeaders;
 use rules::template::Template;
 
 #[test]
@@ -11,7 +12,8 @@ fn responses_contain_only_the_decision_by_default() {
     ] {
         let answers = settings(variables).answers;
         assert_eq!((answers.retry_after_header, answers.over_limit_body), (None, None));
-        assert!(!answers.headers && !answers.policy_headers);
+        assert!(!answers.headers);
+        assert_eq!(answers.policy_headers, PolicyHeaders::Off);
         assert!(!answers.dynamic_metadata && !answers.dynamic_metadata_limits);
     }
 }
@@ -25,8 +27,10 @@ fn reads_headers_and_the_body() {
     ])
     .answers;
     assert_eq!(answers.retry_after_header.as_deref(), Some("Retry-After"));
-    assert!(answers.policy_headers);
+    assert_eq!(answers.policy_headers, PolicyHeaders::On);
     assert_eq!(answers.over_limit_body, Template::parse("wait {retry_after}s").ok());
+    let answers = settings(&[("LIMIT_POLICY_HEADERS", "keys")]).answers;
+    assert_eq!(answers.policy_headers, PolicyHeaders::WithKeys);
 }
 
 #[test]
@@ -37,6 +41,7 @@ fn rejects_invalid_headers_and_bodies() {
             "Retry After",
             "LIMIT_RETRY_AFTER_HEADER=\"Retry After\": expected a header",
         ),
+        ("LIMIT_POLICY_HEADERS", "pk", "expected keys, true or false"),
         ("OVER_LIMIT_BODY", "{seconds}", "; unknown placeholder `{seconds}`"),
         ("OVER_LIMIT_BODY", "[wait]", "; body begins like JSON but is not valid: "),
     ] {
