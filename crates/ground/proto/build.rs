@@ -6,8 +6,11 @@ use std::{env, error::Error, fs, path::PathBuf};
 use prost::Message;
 
 /// The APIs that the service implements.
-const SERVED: [&str; 2] =
-    ["envoy/service/ratelimit/v3/rls.proto", "envoy/service/rate_limit_quota/v3/rlqs.proto"];
+const SERVED: [&str; 3] = [
+    "envoy/service/ratelimit/v3/rls.proto",
+    "envoy/service/rate_limit_quota/v3/rlqs.proto",
+    "kuadrant/service/ratelimit/v1/ratelimit.proto",
+];
 
 /// The APIs that it calls: the control plane's with its rules, and the collector's for spans.
 const CALLED: [&str; 3] = [

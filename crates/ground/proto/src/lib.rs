@@ -1,4 +1,4 @@
-//! The messages and clients of Envoy's rate limit API, xDS and OTLP, generated from `proto/` by `build.rs`.
+//! The messages and clients of the rate limit APIs of Envoy and Kuadrant, xDS and OTLP, generated from `proto/` by `build.rs`.
 //!
 //! Each protobuf package is a module path: `envoy.service.ratelimit.v3` is `envoy::service::ratelimit::v3`.
 
@@ -27,7 +27,7 @@ pub fn reflected(name: &str, message: &impl Message) -> Result<DynamicMessage, S
     Ok(reflected)
 }
 
-pub use generated::{envoy, google, opentelemetry, ratelimit};
+pub use generated::{envoy, google, kuadrant, opentelemetry, ratelimit};
 
 mod generated {
     #![allow(

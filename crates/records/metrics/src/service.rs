@@ -11,6 +11,10 @@ text::named! {
     pub enum Method {
         ShouldRateLimit = "ShouldRateLimit",
         Check = "Check",
+        CheckRateLimit = "CheckRateLimit",
+        Report = "Report",
+        Reserve = "Reserve",
+        Commit = "Commit",
     }
 }
 
@@ -233,10 +237,10 @@ mod tests {
         let by_policy: Vec<_> =
             pairs().map(|(policy, why)| service.store_failures(policy, why).get()).collect();
         assert_eq!(by_policy, (1..=35).collect::<Vec<_>>());
-        assert_eq!(Method::ALL.map(|method| service.requests(method).get()), [1, 2]);
+        assert_eq!(Method::ALL.map(|method| service.requests(method).get()), [1, 2, 3, 4, 5, 6]);
         assert_eq!(RejectReason::ALL.map(|reason| service.refused(reason).get()), [1, 2, 3, 4, 5, 6]);
         let sum = |method| service.response_time(method).snapshot().sum;
-        assert_eq!(Method::ALL.map(sum), [1, 2].map(Duration::from_secs));
+        assert_eq!(Method::ALL.map(sum), [1, 2, 3, 4, 5, 6].map(Duration::from_secs));
     }
 
     #[test]
