@@ -51,7 +51,7 @@ pub enum Counting {
     Always,
     /// Only the checks that would go over their limits; the others read. None if it is refused whatever they find.
     StopWhenOver,
-    /// None, whether it is refused or not.
+    /// None, whether it is refused or not. Hits that would not fit are over their limit.
     ReadOnly,
 }
 
@@ -175,7 +175,9 @@ impl Batch {
 
     /// The checks that refund what holds were charged: what has expired must be charged before.
     pub fn refunded_budgets(&self) -> SmallVec<[usize; 1]> {
-        let refunds = |check: &Check| check.limit.holds && check.hold.is_none() && !check.is_decided();
+        let refunds = |check: &Check| {
+            check.limit.holds && !check.takes() && check.hold.is_none() && !check.is_decided()
+        };
         let checks = self.checks.iter().enumerate();
         checks.filter(|(_, check)| refunds(check)).map(|(index, _)| index).collect()
     }

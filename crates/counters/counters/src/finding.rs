@@ -126,8 +126,34 @@ impl Batch {
             Finding::ToRead => check.finding = Finding::Read,
             // Even if other requests have refunded hits since.
             Finding::ToGiveBack if was_over => check.reject(),
-            _ => check.finding = Finding::Decided(self.decider),
+            _ => {
+                check.finding = Finding::Decided(self.decider);
+                self.judge(index);
+            }
         }
+    }
+
+    /// Rejects hits that were not counted, because nothing is, if they would not fit.
+    #[inline]
+    pub fn judge(&mut self, index: usize) {
+        let check = &mut self.checks[index];
+        if self.counting == Counting::ReadOnly && check.hits.taken() > 0 && check.would_be_over() {
+            check.reject();
+        }
+    }
+
+    /// The checks whose hits were refused as a whole, although something is left of their limits.
+    pub fn not_exhausted(&self) -> SmallVec<[(usize, Check); 1]> {
+        let is_left = |check: &Check| check.is_over() && check.hold.is_none() && check.verdict.remaining > 0;
+        let checks = self.checks.iter().enumerate().filter(|(_, check)| is_left(check));
+        checks.map(|(index, check)| (index, check.clone())).collect()
+    }
+
+    /// Plans a check anew with these hits.
+    pub fn plan_again(&mut self, index: usize, hits: Hits) {
+        let check = &mut self.checks[index];
+        check.hits = hits;
+        check.finding = Finding::ToCount(hits);
     }
 
     /// Corrects the verdict of a decided check.
@@ -143,15 +169,13 @@ impl Batch {
 
     /// What a check would find if it held.
     pub fn read_held(&mut self, index: usize, held: Held, now: Time) {
-        let verdict = self.checks[index].verdict_of(held, now);
-        self.set_held(index, held);
+        let verdict = self.set_held(index, held, now);
         self.read(index, verdict);
     }
 
     /// What a check that holds has found.
     pub fn decide_held(&mut self, index: usize, held: Held, now: Time) {
-        let verdict = self.checks[index].verdict_of(held, now);
-        self.set_held(index, held);
+        let verdict = self.set_held(index, held, now);
         self.decide(index, self.decider, verdict);
     }
 
@@ -161,12 +185,15 @@ impl Batch {
         verdict.remaining = verdict.remaining.saturating_sub(held);
     }
 
-    fn set_held(&mut self, index: usize, held: Held) {
-        self.checks[index]
-            .hold
-            .as_mut()
-            .expect("only a check that holds is told what its hold found")
-            .found = Some(held);
+    fn set_held(&mut self, index: usize, mut held: Held, now: Time) -> Verdict {
+        let check = &mut self.checks[index];
+        let hold = check.hold.as_mut().expect("only a check that holds is told what its hold found");
+        if self.counting == Counting::ReadOnly && hold.estimate.is_none() {
+            let used = held.spent.saturating_add(held.held);
+            held.fits &= used.saturating_add(check.hits.taken()) <= check.limit.requests_per_unit;
+        }
+        hold.found = Some(held);
+        check.verdict_of(held, now)
     }
 
     /// The store has not answered for a check, and is not asked again.
@@ -199,9 +226,8 @@ impl Batch {
 
     /// Plans every check anew with these hits.
     pub fn ask_all(&mut self, hits: impl Fn(&Check) -> Hits) {
-        for check in &mut self.checks {
-            check.hits = hits(check);
-            check.finding = Finding::ToCount(check.hits);
+        for index in 0..self.checks.len() {
+            self.plan_again(index, hits(&self.checks[index]));
         }
     }
 

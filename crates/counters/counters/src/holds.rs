@@ -193,6 +193,8 @@ struct Accounted {
     closed: AtomicUsize,
     /// Of the closed ones, those that had not expired.
     found: AtomicUsize,
+    /// One was open until then.
+    was_open: AtomicBool,
 }
 
 impl HoldAccount {
@@ -209,16 +211,19 @@ impl HoldAccount {
             is_unsure: AtomicBool::new(false),
             closed: AtomicUsize::new(0),
             found: AtomicUsize::new(0),
+            was_open: AtomicBool::new(false),
         }))
     }
 
     /// The store has answered, and closed these.
     pub fn answered(&self, closed: &[Closed]) {
-        let Accounted { observer, is_answered, closed: count, found, .. } = &*self.0;
+        let Accounted { observer, is_answered, closed: count, found, was_open, .. } = &*self.0;
         is_answered.store(true, Relaxed);
         if !closed.is_empty() {
             count.fetch_add(closed.len(), Relaxed);
             found.fetch_add(closed.iter().filter(|one| one.how != How::Expired).count(), Relaxed);
+            let open = |one: &Closed| !matches!(one.how, How::Expired | How::SettledLate);
+            was_open.fetch_or(closed.iter().any(open), Relaxed);
             observer.closed(closed);
         }
     }
@@ -231,6 +236,11 @@ impl HoldAccount {
     /// The number of holds that were closed.
     pub fn closed(&self) -> usize {
         self.0.closed.load(Relaxed)
+    }
+
+    /// True if a hold was open until it was closed.
+    pub fn was_open(&self) -> bool {
+        self.0.was_open.load(Relaxed)
     }
 }
 

@@ -261,6 +261,7 @@ impl Shared {
         }
         if let Some(count) = Self::hit(check, now).and_then(|hit| self.leases.read(hit, now)) {
             batch.decide(index, Decider::Transient, check.counted(count, now));
+            batch.judge(index);
         }
     }
 

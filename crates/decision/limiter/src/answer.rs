@@ -22,6 +22,8 @@ pub struct Answer {
     pub dynamic_metadata: Option<Box<Metadata>>,
     /// The request holds: whoever writes the response says so to the token.
     pub hold: Option<Box<HoldToken>>,
+    /// The hold that the report ends was open until then.
+    pub released: bool,
 }
 
 impl Answer {
@@ -35,6 +37,7 @@ impl Answer {
             body: Box::default(),
             dynamic_metadata: None,
             hold: None,
+            released: false,
         }
     }
 }

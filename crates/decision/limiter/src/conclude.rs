@@ -166,7 +166,7 @@ impl Closest {
 
 fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> Status {
     Status {
-        code: if outcome.decision.over && !limited.is_shadow { Code::OverLimit } else { Code::Ok },
+        code: if outcome.decision.over && scope.refuses(limited) { Code::OverLimit } else { Code::Ok },
         current_limit: Some(CurrentLimit {
             requests_per_unit: outcome.limit.requests_per_unit,
             unit: outcome.limit.unit,
@@ -184,6 +184,10 @@ fn status_of(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) ->
 fn count(scope: Scope<'_>, limited: &Limited, outcome: &LimitOutcome<'_>) -> bool {
     let stats = scope.stats(limited);
     let decision = outcome.decision;
+    if !scope.ask.counts() && decision.over_hits > 0 {
+        // The others are reported later.
+        stats.add(RuleCounter::TotalHits, decision.over_hits);
+    }
     for (counter, hits) in [
         (RuleCounter::OverLimit, decision.over_hits),
         (RuleCounter::NearLimit, decision.near_hits),

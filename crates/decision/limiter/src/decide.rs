@@ -18,16 +18,19 @@ use super::{
     observer::{Holding, Observed},
     over_limit_cache::{Lookups, OverLimitCache},
     plan::{self, Plan, Planned, PlannedRequest, Scope},
-    request::{OwnedRequest, Request, RequestError},
+    request::{Ask, OwnedRequest, Request, RequestError},
     response,
     waiting::{Concluded, Waiting},
 };
 use clock::Time;
 use counters::{Applied, Batch, Check, Counting, Decider, Lowered, StoreError};
 use faults::OnStoreFailure;
-use limit::{Fit, Verdict};
+use limit::{Fit, Hits, Verdict};
 use metrics::{DomainStats, ResponseCode};
 use rules::model::Domain;
+
+/// How often a report takes what is left of a limit: others may take a part of it in between.
+const MOST_DRAINS: usize = 3;
 
 /// The characters of a caller's domain in a log line.
 const MAX_LOGGED_CHARACTERS: usize = 200;
@@ -38,10 +41,12 @@ pub enum Decided {
     Wait(Waiting),
 }
 
-/// A request that waits for the store: first to settle and end holds, then for its decision.
+/// A request that waits for the store: first to settle and end holds, then for its decision, then to end what it reports.
 /// What is large lies behind a pointer, because it is handed through several futures.
 struct Pending {
     closings: Option<Box<Closings>>,
+    /// What a report ends, once it is counted: until then both are in the way of others.
+    ends: Option<Box<Closings>>,
     /// `None` if it does nothing else.
     waiting: Option<Box<WaitingRequest>>,
     descriptors: usize,
@@ -93,17 +98,49 @@ impl Limiter {
         until: Option<Instant>,
         mut trace: Option<&mut DecisionTrace>,
     ) -> Result<Answer, RequestError> {
-        let Pending { closings, waiting, descriptors } = pending;
+        let Pending { closings, ends, waiting, descriptors } = pending;
         if let Some(closings) = closings {
             self.close(closings).await;
         }
         let Some(mut waiting) = waiting else { return Ok(Answer::closing(descriptors)) };
-        let WaitingRequest { planned: PlannedRequest { batch, .. }, now, .. } = &mut *waiting;
+        let WaitingRequest { request, planned: PlannedRequest { batch, .. }, now, .. } = &mut *waiting;
         batch.until = until;
         let checks = batch.checks().len();
-        let applied = self.store.apply(batch, *now);
-        let applied = decision_trace::wait(trace.as_deref_mut(), applied, checks).await;
-        self.conclude(&mut waiting, applied, trace)
+        let mut applied = Ok(());
+        if !batch.is_decided() {
+            let counted = self.store.apply(batch, *now);
+            applied = decision_trace::wait(trace.as_deref_mut(), counted, checks).await;
+        }
+        if request.ask == Ask::Report && applied.is_ok() {
+            applied = self.take_what_is_left(batch, *now).await;
+        }
+        let mut answer = self.conclude(&mut waiting, applied, trace)?;
+        if let Some(ends) = ends {
+            answer.released = self.release(ends).await;
+        }
+        Ok(answer)
+    }
+
+    /// All algorithms but the fixed window refuse hits that do not fit, so of a report they count what is left.
+    async fn take_what_is_left(&self, batch: &mut Batch, now: Time) -> Result<(), StoreError> {
+        for _ in 0..MOST_DRAINS {
+            let left = batch.not_exhausted();
+            if left.is_empty() {
+                break;
+            }
+            for (index, check) in &left {
+                batch.plan_again(*index, Hits::Take(check.verdict.remaining));
+            }
+            self.store.apply(batch, now).await?;
+            for (index, refused) in left {
+                let found = batch.check(index).verdict;
+                let remaining = if found.consumed { 0 } else { found.remaining };
+                // The statistics are those of the whole.
+                batch.plan_again(index, refused.hits);
+                batch.decide(index, Decider::Transient, Verdict { remaining, ..refused.verdict });
+            }
+        }
+        Ok(())
     }
 
     /// Both steps, for callers that are futures themselves.
@@ -135,6 +172,8 @@ impl Limiter {
     ) -> Result<Decided, RequestError> {
         self.policy.bounds.check(request)?;
         let is_traced = trace.is_some();
+        let ask = request.ask;
+        let ends = Closings::of_report(request, &self.holds.queue, &self.stats).map(Box::new);
         let closings = Closings::of(request, &self.holds.queue, &self.stats);
         let closes = closings.is_some();
         if closes && request.descriptors.iter().all(holds::closes) {
@@ -148,7 +187,8 @@ impl Limiter {
             if closings.is_none() {
                 return Ok(Decided::Answer(Answer::closing(descriptors)));
             }
-            return Ok(self.wait(Pending { closings, waiting: None, descriptors }, until, is_traced));
+            let pending = Pending { closings, ends, waiting: None, descriptors };
+            return Ok(self.wait(pending, until, is_traced));
         }
         let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let served = self.source.load();
@@ -157,11 +197,11 @@ impl Limiter {
             cache.follow(served.attached.number);
         }
         let domain = served.rules.domain(request.domain);
-        let scope = self.scope(served, now);
+        let scope = Scope { ask, ..self.scope(served, now) };
         let descriptors = request.descriptors.len();
         // Filled in place: it is large to move.
         let mut planned =
-            PlannedRequest { plan: Plan::with_capacity(descriptors), batch: self.batch(descriptors) };
+            PlannedRequest { plan: Plan::with_capacity(descriptors), batch: self.batch(descriptors, ask) };
         let scratch = planned.batch.keys();
         let matches = Matches::of(request, domain, &self.overrides, &self.policy, scratch, now);
         let matches = matches.inspect_err(|_| self.count_error(served, domain))?;
@@ -179,8 +219,13 @@ impl Limiter {
             return Ok(Decided::Answer(self.answer_unknown_domain(request, scope, &planned)));
         };
         let PlannedRequest { plan, batch } = &mut planned;
-        self.decide_known(batch, now);
-        if self.is_refused(plan) {
+        if ask != Ask::Report {
+            self.decide_known(batch, now);
+        }
+        if let Ask::Reserve { .. } = ask {
+            decide_oversized(batch, now);
+        }
+        if self.is_refused(plan, ask) {
             decide_blocked(batch, now);
         }
         batch.lowered = self.lowered_by(batch);
@@ -188,6 +233,8 @@ impl Limiter {
         let id = token.as_ref().map(|token| token.id());
         self.show(request, if batch.may_hold() { Holding::As(id) } else { Holding::Nothing }, now);
         let is_applied = batch.is_decided() || self.store.try_apply(batch, now) == Applied::Done;
+        let is_applied =
+            is_applied && ends.is_none() && (ask != Ask::Report || batch.not_exhausted().is_empty());
         let domain = domain.index;
         if !is_applied {
             let waiting = WaitingRequest {
@@ -198,7 +245,7 @@ impl Limiter {
                 now,
                 token,
             };
-            let pending = Pending { closings, waiting: Some(Box::new(waiting)), descriptors };
+            let pending = Pending { closings, ends, waiting: Some(Box::new(waiting)), descriptors };
             return Ok(self.wait(pending, until, is_traced));
         }
         self.remember_over(batch, now);
@@ -210,14 +257,16 @@ impl Limiter {
     }
 
     pub(super) fn scope<'a>(&'a self, served: &'a Served, now: Time) -> Scope<'a> {
-        Scope { served, policy: &self.policy, now }
+        Scope { served, policy: &self.policy, now, ask: Ask::Decide }
     }
 
-    fn batch(&self, descriptors: usize) -> Batch {
+    fn batch(&self, descriptors: usize, ask: Ask) -> Batch {
         let mut batch = Batch::with_room(descriptors);
-        if self.policy.stop_when_over {
-            batch.counting = Counting::StopWhenOver;
-        }
+        batch.counting = match ask {
+            Ask::Decide if self.policy.stop_when_over => Counting::StopWhenOver,
+            Ask::Decide | Ask::Report => Counting::Always,
+            Ask::Look | Ask::Reserve { .. } => Counting::ReadOnly,
+        };
         batch
     }
 
@@ -233,7 +282,10 @@ impl Limiter {
     }
 
     fn show(&self, request: &Request<'_>, holding: Holding<'_>, now: Time) {
-        if let Some(observer) = &self.observer {
+        // Replays decide what they read, so they are not shown what only looks or reports.
+        if let Some(observer) = &self.observer
+            && request.ask == Ask::Decide
+        {
             observer.requested(request, holding, now);
         }
     }
@@ -247,6 +299,7 @@ impl Limiter {
     ) -> Result<Answer, RequestError> {
         let WaitingRequest { request, served, domain, planned, now, token } = waiting;
         let PlannedRequest { plan, batch } = planned;
+        let ask = request.ask;
         let request = LazyCell::new(|| request.borrowed());
         self.remember_over(batch, *now);
         let failure = match applied {
@@ -260,7 +313,7 @@ impl Limiter {
                 }
                 let known = served.rules.domain(request.domain);
                 let mut policy = self.failure_policy(request.domain, known, *now);
-                if self.is_refused(plan) {
+                if self.is_refused(plan, ask) {
                     policy = OnStoreFailure::Allow;
                 } else {
                     policy = self.unless_unknown(policy, *now);
@@ -276,7 +329,7 @@ impl Limiter {
         if let (Some(failure), Some(trace)) = (failure, trace) {
             trace.failure = Some(failure.names());
         }
-        let scope = self.scope(served, *now);
+        let scope = Scope { ask, ..self.scope(served, *now) };
         let mut answer = self.answer(&request, scope, Some(*domain), planned, failure);
         if planned.batch.may_hold() {
             self.give_hold(&mut answer, token.take(), &planned.batch);
@@ -332,10 +385,12 @@ impl Limiter {
         let conclusion = conclude::conclude(request, scope, planned, &self.stats);
         match (&self.recent, domain) {
             (Some(recent), Some(_)) => observe::observe(recent, &self.overrides, &conclusion),
-            (Some(recent), None) => observe::observe_unknown_domain(recent, request, scope.now),
-            (None, _) => {}
+            (Some(recent), None) if scope.ask.counts() => {
+                observe::observe_unknown_domain(recent, request, scope.now);
+            }
+            _ => {}
         }
-        if let (Some(observer), Some(_)) = (&self.observer, domain) {
+        if let (Some(observer), Some(_), Ask::Decide) = (&self.observer, domain, scope.ask) {
             observer.decided(&Observed(&conclusion));
         }
         let unmatched = planned.plan.iter().filter(|planned| matches!(planned, Planned::NoLimit)).count();
@@ -349,10 +404,10 @@ impl Limiter {
     }
 
     /// True if an override refuses the request, whatever its counters.
-    fn is_refused(&self, plan: &Plan) -> bool {
+    fn is_refused(&self, plan: &Plan, ask: Ask) -> bool {
         let is_blocked =
             |planned: &Planned| matches!(planned, Planned::Limited(limited) if limited.is_blocked());
-        !self.policy.shadow_mode && plan.iter().any(is_blocked)
+        !self.policy.shadow_mode && ask != Ask::Report && plan.iter().any(is_blocked)
     }
 
     /// Stores the keys that the store has found over their limits.
@@ -429,6 +484,18 @@ fn decide_blocked(batch: &mut Batch, now: Time) {
         let check = batch.check(index);
         if check.takes() && !check.is_decided() {
             batch.decide(index, Decider::Block, unused(check, now));
+        }
+    }
+}
+
+/// Decides the checks that hold and never have room for what is to be reserved, because an estimate is cut to its limit.
+fn decide_oversized(batch: &mut Batch, now: Time) {
+    for index in batch.holding().collect::<SmallVec<[usize; 4]>>() {
+        let check = batch.check(index);
+        if check.hits.taken() > check.limit.requests_per_unit {
+            let verdict =
+                Verdict { admitted: false, consumed: false, retry_after: None, ..unused(check, now) };
+            batch.decide(index, Decider::Transient, verdict);
         }
     }
 }

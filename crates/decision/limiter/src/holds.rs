@@ -14,7 +14,7 @@ use std::{
 };
 
 use futures_util::future::{join, join_all};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use queue::Queue;
 pub use token::HoldToken;
@@ -23,11 +23,11 @@ use super::{
     Limiter,
     answer::{Answer, Code},
     effects::Effects,
-    request::{Descriptor, Request},
+    request::{Ask, Descriptor, Request},
 };
 use clock::{Time, timer::Timer};
 use counters::{Applied, Batch, Close, Closing, Hold, HoldAccount, HoldId, KeepHolds as _, StoreError};
-use limit::{Hits, Kind, Limit, MAX_LIMIT};
+use limit::{Hits, HoldRule, Kind, Limit, MAX_LIMIT, holds::Unknown};
 use metrics::{FailureReason, HoldBound, Stats};
 use rules::Value;
 
@@ -83,7 +83,7 @@ pub(super) struct Closings {
 impl Closings {
     /// What the descriptors of a request settle, then what they end. Malformed identities are counted.
     pub(super) fn of(request: &Request<'_>, queue: &Arc<Queue>, stats: &Stats) -> Option<Self> {
-        if !request.descriptors.iter().any(closes) {
+        if request.ask != Ask::Decide || !request.descriptors.iter().any(closes) {
             return None;
         }
         let mut all: SmallVec<[Closing; 3]> = SmallVec::new();
@@ -94,6 +94,19 @@ impl Closings {
             }
         }
         all.sort_by_key(|closing| closing.close == Close::End);
+        Some(Self { all, queue: queue.clone() })
+    }
+
+    /// The hold that a report ends. Its cost is what was reported, which needs no hold.
+    pub(super) fn of_report(request: &Request<'_>, queue: &Arc<Queue>, stats: &Stats) -> Option<Self> {
+        if request.reservation.is_empty() {
+            return None;
+        }
+        let Ok(id) = HoldId::from_str(request.reservation) else {
+            stats.holds().unknown_ids.increment();
+            return None;
+        };
+        let all = smallvec![queue.closing(id, Close::Settle(0), None)];
         Some(Self { all, queue: queue.clone() })
     }
 }
@@ -124,13 +137,22 @@ fn closing(descriptor: &Descriptor<'_>, queue: &Queue) -> Option<Closing> {
     })
 }
 
-/// What a limit of this rule holds for a request. A refund holds nothing, but one at a time is held for any hits.
-pub(super) fn hold_of(limit: &Limit, hits: Hits, rule_name: &str) -> Option<Hold> {
+/// What a limit of this rule holds for a request. A refund holds nothing, but one at a time is held for any hits. A report
+/// is an ordinary hit of a budget.
+pub(super) fn hold_of(limit: &Limit, hits: Hits, rule_name: &str, ask: Ask) -> Option<Hold> {
     let rule = limit.hold.as_ref()?;
-    let holds = matches!(hits, Hits::Take(_)) || limit.algorithm.kind() == Kind::Concurrency;
-    let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0);
-    let hold =
-        || Hold { rule: rule.clone(), rule_id: metrics::Holds::id_of(rule_name), estimate, found: None };
+    let is_concurrency = limit.algorithm.kind() == Kind::Concurrency;
+    let holds = matches!(hits, Hits::Take(_)) && ask != Ask::Report || is_concurrency;
+    let is_read = matches!(ask, Ask::Look | Ask::Report);
+    let estimate = Some(hits.taken()).filter(|estimate| *estimate > 0 && !is_read);
+    let rule = || match ask {
+        Ask::Reserve { ttl } => {
+            let ttl = ttl.map_or(rule.ttl, |ttl| ttl.min(rule.ttl));
+            Arc::new(HoldRule { ttl, unknown: Unknown::Hits(0), ..HoldRule::clone(rule) })
+        }
+        _ => rule.clone(),
+    };
+    let hold = || Hold { rule: rule(), rule_id: metrics::Holds::id_of(rule_name), estimate, found: None };
     holds.then(hold)
 }
 
@@ -209,6 +231,13 @@ impl Limiter {
                 stats.refused(HoldBound::Holds).increment();
             }
         }
+    }
+
+    /// Closes what a report ends. True if it was open until then.
+    pub(super) async fn release(&self, ends: Box<Closings>) -> bool {
+        let account = ends.all.first().map(|closing| closing.account.clone());
+        self.close(ends).await;
+        account.is_some_and(|account| account.was_open())
     }
 
     /// Closes what a request closes, and counts it.

@@ -61,7 +61,7 @@ pub use preview::{OverrideLimits, Preview, preview};
 pub use quota::{QuotaBucket, QuotaLimit, QuotaRule, Reserved};
 use recent::{Recent, RuleInfo};
 pub use recent_requests::{RecentRequests, Recording};
-pub use request::{Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
+pub use request::{Ask, Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
 pub use request_log::{Recorded, RequestLog};
 use rules::{RuleId, RuleSet};
 use rules_source::{Published, Source};

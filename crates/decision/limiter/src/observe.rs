@@ -43,6 +43,9 @@ fn note_hits(recent: &Recent, conclusion: &Conclusion<'_, '_>, weight: u32) {
     let request = conclusion.request;
     let now = conclusion.scope.now;
     for (index, status) in conclusion.statuses.iter().enumerate() {
+        if !conclusion.scope.ask.counts() && status.code == Code::Ok {
+            continue;
+        }
         let (rule, hits) = match conclusion.planned(index) {
             Planned::Limited(limited) => (limited.rule, limited.hits),
             Planned::Allowed(rule, _) => (*rule, request.hits(request.descriptor(index))),

@@ -108,7 +108,10 @@ pub(super) fn outcome<'a>(
     let check = batch.check(index);
     // Without the store, it may be this replica's share.
     let capacity = check.limit.algorithm.capacity();
+    // A report reads how many requests are under way.
+    let is_read = !scope.ask.counts() || check.hold.as_ref().is_some_and(|hold| hold.estimate.is_none());
     let hits = match check.hits {
+        Hits::Take(_) if is_read && check.verdict.admitted => Hits::Take(0),
         // An estimate is cut to the limit.
         Hits::Take(hits) if check.hold.is_some() && check.verdict.admitted => Hits::Take(hits.min(capacity)),
         hits => hits,

@@ -12,7 +12,7 @@ use super::{
     holds,
     matches::{Match, Matches},
     quota_groups,
-    request::{Entry, Request},
+    request::{Ask, Entry, Request},
 };
 use clock::Time;
 use counters::{Batch, Counting, HoldAccount};
@@ -105,9 +105,15 @@ pub(super) struct Scope<'a> {
     pub(super) policy: &'a Policy,
     /// The time of the whole decision.
     pub(super) now: Time,
+    pub(super) ask: Ask,
 }
 
 impl<'a> Scope<'a> {
+    /// True if the request is refused when a limit of the descriptor is over.
+    pub(super) fn refuses(self, limited: &Limited) -> bool {
+        !limited.is_shadow && self.ask != Ask::Report
+    }
+
     pub(super) fn rule(self, id: RuleId) -> &'a Rule {
         self.served.rules.rule(id)
     }
@@ -286,7 +292,7 @@ impl Planner<'_, '_> {
             return limited;
         }
         let first = batch.checks().len();
-        let never_refuses = limited.is_shadow || limited.is_refund();
+        let never_refuses = !scope.refuses(&limited) || limited.is_refund();
         let fit = if never_refuses { Fit::Always } else { limited.candidate.unwrap_or(Fit::Must) };
         // A loop: to collect would make a single limit, the usual case, cost as much as several.
         limits.for_each(|(at, limit)| {
@@ -294,7 +300,7 @@ impl Planner<'_, '_> {
             batch.set_fit(check, fit);
             limited.limits.push(LimitCheck { index: at, check: Some(check) });
         });
-        if matched.limits().is_some_and(Limits::are_several) {
+        if matched.limits().is_some_and(Limits::are_several) && scope.ask != Ask::Report {
             batch.group(first);
         }
         limited
@@ -339,7 +345,7 @@ impl Planner<'_, '_> {
         let check = batch.push(key.ids(scope.now), start..end, limit, rule_hash, hits);
         if limit.hold.is_some() {
             let name = matched.rule().map_or(request.domain, |rule| &rule.full_key);
-            if let Some(hold) = holds::hold_of(limit, hits, name) {
+            if let Some(hold) = holds::hold_of(limit, hits, name, scope.ask) {
                 batch.hold(check, hold);
             }
         }
@@ -447,6 +453,9 @@ fn write_name(domain: &str, entries: &[Entry<'_>], has_values: bool, into: &mut 
 
 /// Counts the hits of each descriptor in the statistics of its rule, also if the store fails.
 pub(super) fn count_hits(plan: &Plan, scope: Scope<'_>) {
+    if !scope.ask.counts() {
+        return;
+    }
     for planned in plan {
         let Planned::Limited(limited) = planned else { continue };
         match limited.hits {

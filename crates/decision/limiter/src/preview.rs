@@ -46,7 +46,7 @@ pub fn preview(
     let stats = Stats::new(StatsOptions::default());
     let domain = served.rules.domain(request.domain);
     let context = plan::Context { stats: &stats, closes: true, names: true, hold_account: None };
-    let scope = Scope { served, policy, now };
+    let scope = Scope { served, policy, now, ask: request.ask };
     let mut planned = PlannedRequest { plan: Plan::new(), batch: Batch::default() };
     let matches = Matches::of(request, domain, overrides, policy, &mut String::new(), now)?;
     plan::plan(request, &matches, scope, &mut planned, &context);

@@ -3,7 +3,7 @@
 //! Strings are borrowed from the message that the request was read from. A request of up to four descriptors with up
 //! to four entries each allocates nothing.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use smallvec::SmallVec;
 
@@ -20,6 +20,31 @@ pub struct Request<'a> {
     pub excess_descriptors: usize,
     /// Hits of each descriptor without its own; 0 means 1.
     pub hits_addend: u32,
+    pub ask: Ask,
+    /// The identity of the hold that a report ends; may be empty.
+    pub reservation: &'a str,
+}
+
+/// What a request wants of its counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ask {
+    /// To count hits that fit, and to hold, settle and end what rules and descriptors say.
+    #[default]
+    Decide,
+    /// To know whether hits would fit.
+    Look,
+    /// To count hits, whatever is over its limit.
+    Report,
+    /// To hold the hits where rules hold, and to know whether they would fit elsewhere. A hold lasts at most this long, and
+    /// is free if nobody reports its cost.
+    Reserve { ttl: Option<Duration> },
+}
+
+impl Ask {
+    /// True if the hits are those of the statistics. What was looked at or reserved is reported later.
+    pub(super) fn counts(self) -> bool {
+        matches!(self, Self::Decide | Self::Report)
+    }
 }
 
 /// A list of entries that the rules are matched against.
@@ -75,6 +100,7 @@ pub(super) struct OwnedRequest {
     ends: SmallVec<[usize; 9]>,
     descriptors: SmallVec<[OwnedDescriptor; 2]>,
     hits_addend: u32,
+    pub(super) ask: Ask,
 }
 
 struct OwnedDescriptor {
@@ -91,6 +117,7 @@ impl OwnedRequest {
             ends: SmallVec::new(),
             descriptors: SmallVec::new(),
             hits_addend: request.hits_addend,
+            ask: request.ask,
         };
         owned.push(request.domain);
         for descriptor in &request.descriptors {
@@ -134,6 +161,9 @@ impl OwnedRequest {
             descriptors: descriptors.collect(),
             excess_descriptors: 0,
             hits_addend: self.hits_addend,
+            ask: self.ask,
+            // Whoever waits has it beside the request.
+            reservation: "",
         }
     }
 }
@@ -200,13 +230,14 @@ pub struct Bounds {
 
 impl Bounds {
     /// # Errors
-    /// When the domain or the descriptors are missing, or a size limit is exceeded.
+    /// When the domain or the descriptors of a decision are missing, or a size limit is exceeded.
     pub(super) fn check(self, request: &Request<'_>) -> Result<(), RequestError> {
         if request.domain.is_empty() {
             return Err(RequestError::NoDomain);
         }
         let count = request.descriptors.len() + request.excess_descriptors;
-        if count == 0 {
+        // Kuadrant's descriptors depend on predicates, so none is no error there.
+        if count == 0 && request.ask == Ask::Decide {
             return Err(RequestError::NoDescriptors);
         }
         if count > self.descriptors {
@@ -305,7 +336,8 @@ mod tests {
         let others = [entries, many.into()].map(|entries| Descriptor { entries, ..Descriptor::default() });
         for domain in ["d", ""] {
             let descriptors = [own.clone()].into_iter().chain(others.clone()).collect();
-            let request = Request { domain, descriptors, excess_descriptors: 0, hits_addend: 3 };
+            let request =
+                Request { domain, descriptors, hits_addend: 3, ask: Ask::Look, ..Request::default() };
             // Requests of two lifetimes cannot be compared.
             let owned = format!("{:?}", OwnedRequest::new(&request).borrowed());
             assert_eq!(owned, format!("{request:?}"));

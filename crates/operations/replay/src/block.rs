@@ -205,7 +205,7 @@ impl Block {
                 is_negative_hits: descriptor.is_refund,
             });
         }
-        Request { domain: self.text(request.domain), descriptors, excess_descriptors: 0, hits_addend: 0 }
+        Request { domain: self.text(request.domain), descriptors, ..Request::default() }
     }
 }
 

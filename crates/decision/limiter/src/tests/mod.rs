@@ -1,5 +1,6 @@
 //! Decisions with a store that answers later, or never.
 
+mod asks;
 mod at_once;
 mod beside;
 mod left;

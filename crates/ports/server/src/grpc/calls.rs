@@ -1,6 +1,6 @@
 //! The calls of the gRPC port.
 //!
-//! `ShouldRateLimit` is decided here: a call that its store answers at once is decoded, decided and encoded without a
+//! Calls that ask for a decision are decided here: one that its store answers at once is decoded, decided and encoded without a
 //! task of its own. A call that waits for its store is in `waiting`, and one whose message arrives in pieces in `unfinished`.
 //! `health_checks` answers checks, `streaming` has the calls that last, and a call of any other method is rejected at its
 //! head. The connection's `driver` polls them.
@@ -29,11 +29,11 @@ use super::{
     unfinished::Partial,
     waiting::{Signal, Waiting},
 };
-use crate::{traced, wire};
+use crate::{traced, wire::DecisionRpc};
 use clock::Time;
 use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked};
-use limiter::{Answer, Decided, HoldToken, Limiter, Request};
+use limiter::{Decided, HoldToken, Limiter, Request, RequestError};
 use metrics::{CallerLeft, Method, Stats};
 use rlqs::Quotas;
 
@@ -102,8 +102,9 @@ pub(super) struct ConnectionCalls {
     /// What the request of the message holds, until the message is sent.
     hold: Option<Box<HoldToken>>,
     unfinished: u32,
-    /// Responses to calls of the last read, all of which have this timeout.
+    /// Responses to calls of the last read, all of which have this method and timeout.
     answered: u32,
+    method: Method,
     timeout: Option<Duration>,
 }
 
@@ -147,21 +148,21 @@ impl Service for ConnectionCalls {
     }
 
     fn complete(&mut self, http: &mut Http, id: u32, head: &Head, framed: &[u8]) {
-        if head.route != Route::Rpc(Rpc::ShouldRateLimit) {
+        let Route::Rpc(Rpc::Decision(rpc)) = head.route else {
             return self.open_and_complete(http, id, head, framed);
-        }
+        };
         let decided = panics::catch(Boundary::GrpcRequest, || {
-            let mut call = self.request_head(head);
-            let decided = self.try_decide(&mut call, framed);
+            let mut call = self.request_head(Some(rpc), head);
+            let decided = self.try_decide(rpc, &mut call, framed);
             (call, decided)
         });
         let (call, failure) = match decided {
             Ok((call, Ok(Some(decision)))) => {
-                let key = self.waiting.add(id, call, decision);
+                let key = self.waiting.add(id, rpc, call, decision);
                 return http.open_complete(id, Call::Waiting(key));
             }
             Ok((call, Ok(None))) => {
-                self.count_answered(call.timeout);
+                self.count_answered(rpc, call.timeout);
                 if !http.answer_complete(id, &framing::OK, &self.message) {
                     http.open_complete(id, Call::Answered);
                     http.answer(id, &framing::OK, &self.message);
@@ -172,7 +173,7 @@ impl Service for ConnectionCalls {
             Ok((call, Err(failure))) => (Some(call), failure),
             Err(Panicked) => (None, status::internal_error().into()),
         };
-        self.count_answered(head.timeout);
+        self.count_answered(rpc, head.timeout);
         finish_span(call.and_then(|call| call.span), Some(&failure));
         http.open_complete(id, Call::Answered);
         send_failure(http, id, &failure);
@@ -195,8 +196,8 @@ impl ConnectionCalls {
     fn begin(&mut self, http: &mut Http, id: u32, head: &Head) -> Result<(), Failure> {
         let rpc = match head.route {
             Route::Rpc(rpc) => rpc,
-            Route::NotPost => {
-                self.count_answered(head.timeout);
+            Route::NotPost(rpc) => {
+                self.count_answered(rpc, head.timeout);
                 return Err(Status::internal("the method is not POST").into());
             }
             Route::NoSuchMethod => {
@@ -206,7 +207,8 @@ impl ConnectionCalls {
         if let Some(method) = rpc.stream_method(&self.calls) {
             return self.begin_stream(http, id, method);
         }
-        let unary = Unary { rpc, head: self.request_head(head), partial: None };
+        let decision = if let Rpc::Decision(decision) = rpc { Some(decision) } else { None };
+        let unary = Unary { rpc, head: self.request_head(decision, head), partial: None };
         self.set_timer(unary.deadline(self.calls.receive_timeout));
         if let Some(call) = http.call(id) {
             *call = Call::Unary(unary);
@@ -215,9 +217,10 @@ impl ConnectionCalls {
         Ok(())
     }
 
-    fn request_head(&self, head: &Head) -> RequestHead {
+    fn request_head(&self, rpc: Option<DecisionRpc>, head: &Head) -> RequestHead {
         panics::point("grpc_request_head");
-        RequestHead::new(self.now, head.timeout, head.traced.as_deref(), self.calls.tracer.as_ref())
+        let traced = rpc.zip(head.traced.as_deref());
+        RequestHead::new(self.now, head.timeout, traced, self.calls.tracer.as_ref())
     }
 
     pub(super) fn new(calls: Rc<Calls>, now: Instant) -> Self {
@@ -234,6 +237,7 @@ impl ConnectionCalls {
             hold: None,
             unfinished: 0,
             answered: 0,
+            method: Method::ShouldRateLimit,
             timeout: None,
         }
     }
@@ -251,19 +255,22 @@ impl ConnectionCalls {
 
     /// Decides a call whose message is complete.
     pub(super) fn decide(&mut self, http: &mut Http, id: u32, mut unary: Unary, framed: &[u8]) {
-        match unary.rpc {
+        let rpc = match unary.rpc {
+            Rpc::Decision(rpc) => rpc,
             Rpc::Check => return self.check(http, id, &unary.head, framed),
-            Rpc::ShouldRateLimit | Rpc::NotGrpc | Rpc::Watch | Rpc::Reflection | Rpc::Quota => {}
-        }
-        let decided = panics::catch(Boundary::GrpcRequest, || self.try_decide(&mut unary.head, framed));
+            Rpc::NotGrpc | Rpc::Watch | Rpc::Reflection | Rpc::Quota => {
+                unreachable!("{:?} has no message that is decided as a whole", unary.rpc)
+            }
+        };
+        let decided = panics::catch(Boundary::GrpcRequest, || self.try_decide(rpc, &mut unary.head, framed));
         match decided.unwrap_or_else(|Panicked| Err(status::internal_error().into())) {
             Ok(None) => {
                 http.answer(id, &framing::OK, &self.message);
                 self.deliver();
-                self.count(&unary);
+                self.count(rpc, &unary);
             }
             Ok(Some(decision)) => {
-                let key = self.waiting.add(id, unary.head, decision);
+                let key = self.waiting.add(id, rpc, unary.head, decision);
                 if let Some(call) = http.call(id) {
                     *call = Call::Waiting(key);
                 }
@@ -275,27 +282,30 @@ impl ConnectionCalls {
     /// Decides a call and writes the framed response to `self.message`, or returns the decision that waits for the store.
     fn try_decide(
         &mut self,
+        rpc: DecisionRpc,
         call: &mut RequestHead,
         framed: &[u8],
     ) -> Result<Option<limiter::Waiting>, Failure> {
         let limiter = &self.calls.limiter;
-        let message = self.calls.message_of(Rpc::ShouldRateLimit, framed)?;
+        let message = self.calls.message_of(Rpc::Decision(rpc), framed)?;
         panics::point("grpc_request");
         let time = *self.time.get_or_insert_with(|| limiter.now());
         let mut escaped = Vec::new();
         let mut request = Request::default();
-        framing::read(message, limiter.bounds(), &mut escaped, &mut request)?;
+        framing::read(rpc, message, limiter.bounds(), &mut escaped, &mut request)?;
         let until = call.until();
         let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time, until);
-        match decided.map_err(|error| status::of_error(&error))? {
-            Decided::Answer(mut answer) => {
-                write_message(&answer, &mut self.message);
+        match decided {
+            Ok(Decided::Answer(mut answer)) => {
+                write_message(&mut self.message, |message| rpc.encode(&answer, message));
                 self.hold = answer.hold.take();
-                finish_span(call.span.take(), None);
-                Ok(None)
             }
-            Decided::Wait(decision) => Ok(Some(decision)),
+            Ok(Decided::Wait(decision)) => return Ok(Some(decision)),
+            Err(RequestError::NoDomain) if rpc.is_kuadrants() => write_message(&mut self.message, |_| ()),
+            Err(error) => return Err(status::of_error(rpc, &error).into()),
         }
+        finish_span(call.span.take(), None);
+        Ok(None)
     }
 
     pub(super) fn after_read(&mut self) {
@@ -313,7 +323,7 @@ impl ConnectionCalls {
 
     pub(super) fn fail(&mut self, http: &mut Http, id: u32, unary: Unary, failure: &Failure) {
         match unary.rpc {
-            Rpc::ShouldRateLimit => self.count(&unary),
+            Rpc::Decision(rpc) => self.count(rpc, &unary),
             Rpc::Check => self.count_check(&unary.head),
             Rpc::Watch | Rpc::Reflection | Rpc::Quota | Rpc::NotGrpc => {}
         }
@@ -328,11 +338,13 @@ impl ConnectionCalls {
         }
     }
 
-    /// Counts a response to a call of this read. Nearly always all calls of a read have one timeout.
-    fn count_answered(&mut self, timeout: Option<Duration>) {
-        if self.timeout != timeout {
+    /// Counts a response to a call of this read. Nearly always all calls of a read have one method and timeout.
+    fn count_answered(&mut self, rpc: DecisionRpc, timeout: Option<Duration>) {
+        let method = rpc.method();
+        if self.timeout != timeout || self.method != method {
             self.count_read();
             self.timeout = timeout;
+            self.method = method;
         }
         self.answered += 1;
     }
@@ -340,7 +352,7 @@ impl ConnectionCalls {
     fn count_read(&mut self) {
         match std::mem::take(&mut self.answered) {
             0 => {}
-            answered => self.calls.count(answered, self.now.elapsed(), self.timeout),
+            answered => self.calls.count(self.method, answered, self.now.elapsed(), self.timeout),
         }
     }
 
@@ -350,11 +362,11 @@ impl ConnectionCalls {
     }
 
     /// Counts a call. Calls that arrived with the last read share one reading of the clock.
-    fn count(&mut self, unary: &Unary) {
+    fn count(&mut self, rpc: DecisionRpc, unary: &Unary) {
         if unary.head.begun == self.now {
-            self.count_answered(unary.head.timeout);
+            self.count_answered(rpc, unary.head.timeout);
         } else {
-            self.calls.count(1, unary.head.begun.elapsed(), unary.head.timeout);
+            self.calls.count(rpc.method(), 1, unary.head.begun.elapsed(), unary.head.timeout);
         }
     }
 
@@ -378,15 +390,15 @@ impl ConnectionCalls {
         let calls = &self.calls;
         let message = &mut self.message;
         let now = Instant::now();
-        self.waiting.poll(woken, |id, head, decided| {
-            calls.count(1, now.saturating_duration_since(head.begun), head.timeout);
+        self.waiting.poll(woken, |id, rpc, head, decided| {
+            calls.count(rpc.method(), 1, now.saturating_duration_since(head.begun), head.timeout);
             // The key may be reused while the response is blocked.
             if let Some(call) = http.call(id) {
                 *call = Call::Answered;
             }
             match decided {
                 Ok(mut answer) => {
-                    write_message(&answer, message);
+                    write_message(message, |message| rpc.encode(&answer, message));
                     http.answer(id, &framing::OK, message);
                     if let Some(hold) = answer.hold.take() {
                         hold.delivered();
@@ -431,13 +443,13 @@ impl Calls {
         QuotaParts { limiter: limiter.clone(), quotas: quotas.clone(), stats: stats.clone() }
     }
 
-    fn count(&self, calls: u32, took: Duration, timeout: Option<Duration>) {
+    fn count(&self, method: Method, calls: u32, took: Duration, timeout: Option<Duration>) {
         let service = self.stats.service();
         if timeout.is_some_and(|timeout| took > timeout) {
             service.late_responses.add(calls.into());
         }
-        service.requests(Method::ShouldRateLimit).add(calls.into());
-        service.response_time(Method::ShouldRateLimit).observe_many(took, calls.into());
+        service.requests(method).add(calls.into());
+        service.response_time(method).observe_many(took, calls.into());
     }
 }
 
@@ -446,11 +458,11 @@ impl Calls {
     clippy::expect_used,
     reason = "the prefix is written first, and answers are bounded by the request's bounds"
 )]
-fn write_message(answer: &Answer, into: &mut Vec<u8>) {
+fn write_message(into: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
     panics::point("grpc_response_body");
     into.clear();
     into.extend_from_slice(&[0; PREFIX]);
-    wire::encode(answer, into);
+    encode(into);
     let ([_, place @ ..], message) =
         into.split_first_chunk_mut::<PREFIX>().expect("the message begins after its prefix");
     let length = u32::try_from(message.len()).expect("a response is shorter than 4 GiB");

@@ -9,11 +9,10 @@ use prost::Message;
 use tonic::Status;
 
 use super::status::{Failure, rejected};
-use crate::wire;
+use crate::wire::{self, DecisionRpc};
 use limiter::{Bounds, Request};
 use metrics::{RejectReason, Stats};
-
-pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+use proto::protobuf::Malformed;
 
 /// `:status: 200`, `content-type: application/grpc`, the name being the static table's entry 31.
 pub(super) const HEAD_BLOCK: &[u8] = b"\x88\x0f\x10\x10application/grpc";
@@ -46,14 +45,17 @@ pub(super) fn length(prefix: [u8; PREFIX], max: (usize, &str), stats: &Stats) ->
 
 /// Parses a message without its prefix into an empty request, as [`wire::read`].
 pub(super) fn read<'m>(
+    rpc: DecisionRpc,
     message: &'m [u8],
     bounds: Bounds,
     escaped: &'m mut Vec<u8>,
     request: &mut Request<'m>,
 ) -> Result<(), Failure> {
-    wire::read(message, bounds, escaped, request).map_err(|error| {
-        rejected(Status::internal(format!("the message is not a RateLimitRequest: {error}"))).into()
-    })
+    wire::read(rpc, message, bounds, escaped, request).map_err(|error| malformed(rpc, error).into())
+}
+
+pub(super) fn malformed(rpc: DecisionRpc, error: Malformed) -> Status {
+    rejected(Status::internal(format!("the message is not a {}: {error}", rpc.request_name())))
 }
 
 pub(super) fn framed(message: &impl Message) -> Vec<u8> {

@@ -5,6 +5,7 @@ use std::{rc::Rc, time::Duration};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::rpc::Rpc;
+use crate::wire::DecisionRpc;
 
 #[derive(Clone, Debug)]
 pub(super) struct Head {
@@ -17,8 +18,8 @@ pub(super) struct Head {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Route {
     Rpc(Rpc),
-    /// `ShouldRateLimit` without POST.
-    NotPost,
+    /// A method that decides, without POST.
+    NotPost(DecisionRpc),
     NoSuchMethod,
 }
 
@@ -50,7 +51,7 @@ impl Fields {
                 self.is_grpc.get_or_insert(value.starts_with(b"application/grpc"));
             }
             b"grpc-timeout" => self.timeout = self.timeout.or_else(|| grpc_timeout(value)),
-            _ if is_traced && self.rpc == Some(Rpc::ShouldRateLimit) && TRACED.contains(&name) => {
+            _ if is_traced && matches!(self.rpc, Some(Rpc::Decision(_))) && TRACED.contains(&name) => {
                 self.keep(name, value);
             }
             _ => {}
@@ -72,11 +73,11 @@ impl Fields {
     pub(super) fn finish(self, is_traced: bool) -> Head {
         let route = match self.rpc {
             _ if self.is_grpc != Some(true) => Route::Rpc(Rpc::NotGrpc),
-            Some(Rpc::ShouldRateLimit) if !self.is_post => Route::NotPost,
+            Some(Rpc::Decision(rpc)) if !self.is_post => Route::NotPost(rpc),
             Some(rpc) => Route::Rpc(rpc),
             None => Route::NoSuchMethod,
         };
-        let is_traced = is_traced && route == Route::Rpc(Rpc::ShouldRateLimit);
+        let is_traced = is_traced && matches!(route, Route::Rpc(Rpc::Decision(_)));
         Head { route, timeout: self.timeout, traced: is_traced.then(|| Rc::new(self.traced)) }
     }
 }

@@ -11,7 +11,10 @@ use std::{
 use tonic::Status;
 
 use super::status::{self, Failure, rejected};
-use crate::wire::rlqs::{self as wire, ReportField};
+use crate::wire::{
+    DecisionRpc,
+    rlqs::{self as wire, ReportField},
+};
 use limiter::{Limiter, RequestError};
 use metrics::{QuotaRefused, Stats};
 use proto::{envoy::service::rate_limit_quota::v3::RateLimitQuotaResponse, protobuf::Malformed};
@@ -78,7 +81,7 @@ impl QuotaStream {
             .into());
         }
         if !self.parts.limiter.has_rules() {
-            return Err(status::of_error(&RequestError::NoRules).into());
+            return Err(status::of_error(DecisionRpc::ShouldRateLimit, &RequestError::NoRules).into());
         }
         self.domain = domain.into();
         self.stream = Some(self.parts.quotas.open(domain));

@@ -1,4 +1,4 @@
-//! `ShouldRateLimit` as a tonic service: the reference implementation.
+//! The calls that ask for a decision as tonic services: the reference implementation.
 //!
 //! `GRPC_SERVER=tonic` serves the whole gRPC port with it, and the tests compare the service's own HTTP/2 connection with
 //! it. A program that embeds Tollgate adds [`RateLimit`] to a tonic server of its own. `worker` passes connections to
@@ -46,12 +46,12 @@ use crate::{
     health::{self, Health},
     socket::Socket,
     traced,
-    wire::{self, rlqs::ReportField},
+    wire::{self, DecisionRpc, rlqs::ReportField},
 };
 use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked, caught};
 use limiter::{Decided, Limiter};
-use metrics::{ConnectionClosed, Method, Stats};
+use metrics::{ConnectionClosed, Stats};
 use proto::{
     self,
     envoy::service::{
@@ -63,6 +63,10 @@ use proto::{
             RateLimitRequest, RateLimitResponse,
             rate_limit_service_server::{RateLimitService, RateLimitServiceServer},
         },
+    },
+    kuadrant::service::ratelimit::v1::{
+        CommitRequest, CommitResponse, ReserveRequest, ReserveResponse,
+        rate_limit_service_server::{RateLimitService as Kuadrant, RateLimitServiceServer as KuadrantServer},
     },
 };
 
@@ -84,14 +88,12 @@ impl Reference {
         aux: Routes,
         drain: &watch::Receiver<bool>,
     ) -> Self {
-        let service = Checked {
-            inner: RateLimitServiceServer::new(RateLimit::new(parts.limiter.clone(), parts.tracer.clone()))
-                // `Checked` has already rejected larger ones.
-                .max_decoding_message_size(usize::MAX),
-            limiter: parts.limiter.clone(),
-            stats: parts.stats.clone(),
-            max: settings.max_request_bytes,
-        };
+        let service = RateLimit::new(parts.limiter.clone(), parts.tracer.clone());
+        // `Checked` has already rejected larger ones.
+        let envoys = RateLimitServiceServer::new(service.clone()).max_decoding_message_size(usize::MAX);
+        let kuadrants = KuadrantServer::new(service).max_decoding_message_size(usize::MAX);
+        let envoys = Checked::new(envoys, settings, parts);
+        let kuadrants = Checked::new(kuadrants, settings, parts);
         let parts = QuotaParts {
             limiter: parts.limiter.clone(),
             quotas: parts.quotas.clone(),
@@ -105,7 +107,8 @@ impl Reference {
             .max_concurrent_streams(settings.max_concurrent_streams)
             .keep_alive_interval(lifetime.keepalive_interval)
             .keep_alive_timeout(lifetime.keepalive_timeout);
-        Self { routes: aux.add_service(service).add_service(quotas), http, lifetime }
+        let routes = aux.add_service(envoys).add_service(kuadrants).add_service(quotas);
+        Self { routes, http, lifetime }
     }
 
     /// Serves a connection until it ends; `drain` turns true to end it.
@@ -154,7 +157,7 @@ impl Reference {
     }
 }
 
-/// `ShouldRateLimit` for tonic's generated [`RateLimitServiceServer`].
+/// The methods of tonic's generated [`RateLimitServiceServer`], Envoy's and Kuadrant's.
 ///
 /// With a store across a network each thread that serves it calls [`Limiter::start_worker`] once, within its runtime. tonic
 /// refuses a message whose texts are not UTF-8, as the Go service does; Tollgate's own port escapes them.
@@ -169,6 +172,52 @@ impl RateLimit {
     pub fn new(limiter: Arc<Limiter>, tracer: Option<Arc<Tracer>>) -> Self {
         Self { limiter, tracer }
     }
+
+    /// Answers a call of Kuadrant's service.
+    async fn answer<R: prost::Message + Default>(
+        &self,
+        rpc: DecisionRpc,
+        request: tonic::Request<impl prost::Message>,
+    ) -> Result<tonic::Response<R>, Status> {
+        let (metadata, _, message) = request.into_parts();
+        let message = message.encode_to_vec();
+        let mut request = limiter::Request::default();
+        wire::read_escaped(rpc, &message, self.limiter.bounds(), &mut request)
+            .map_err(|error| framing::malformed(rpc, error))?;
+        if request.domain.is_empty() {
+            return Ok(tonic::Response::new(R::default()));
+        }
+        self.decide(rpc, &metadata.into_headers(), &request).await
+    }
+
+    async fn decide<R: prost::Message + Default>(
+        &self,
+        rpc: DecisionRpc,
+        headers: &HeaderMap,
+        request: &limiter::Request<'_>,
+    ) -> Result<tonic::Response<R>, Status> {
+        let mut head = head(rpc, headers, self.tracer.as_ref());
+        let limiter = &self.limiter;
+        let until = head.until();
+        let decided = traced::try_decide(limiter, head.span.as_deref_mut(), request, limiter.now(), until);
+        let answer = match decided.map_err(|error| status::of_error(rpc, &error)) {
+            Ok(Decided::Answer(answer)) => Ok(answer),
+            Ok(Decided::Wait(waiting)) => {
+                let decided = waiting.await;
+                concluded(rpc, head.span.take(), decided).map_err(|failure| *failure)
+            }
+            Err(status) => Err(status),
+        };
+        finish_span(head.span, answer.as_ref().err());
+        let mut answer = answer?;
+        let mut encoded = Vec::new();
+        rpc.encode(&answer, &mut encoded);
+        if let Some(hold) = answer.hold.take() {
+            hold.delivered();
+        }
+        let response = R::decode(&*encoded).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(tonic::Response::new(response))
+    }
 }
 
 #[tonic::async_trait]
@@ -178,29 +227,38 @@ impl RateLimitService for RateLimit {
         request: tonic::Request<RateLimitRequest>,
     ) -> Result<tonic::Response<RateLimitResponse>, Status> {
         let (metadata, _, message) = request.into_parts();
-        let mut head = head(&metadata.into_headers(), self.tracer.as_ref());
-        let request = wire::request(&message);
-        let limiter = &self.limiter;
-        let until = head.until();
-        let decided = traced::try_decide(limiter, head.span.as_deref_mut(), &request, limiter.now(), until);
-        let answer = match decided.map_err(|error| status::of_error(&error)) {
-            Ok(Decided::Answer(answer)) => Ok(answer),
-            Ok(Decided::Wait(waiting)) => {
-                let decided = waiting.await;
-                concluded(head.span.take(), decided).map_err(|failure| *failure)
-            }
-            Err(status) => Err(status),
-        };
-        finish_span(head.span, answer.as_ref().err());
-        let mut answer = answer?;
-        let mut encoded = Vec::new();
-        wire::encode(&answer, &mut encoded);
-        if let Some(hold) = answer.hold.take() {
-            hold.delivered();
-        }
-        let response =
-            RateLimitResponse::decode(&*encoded).map_err(|error| Status::internal(error.to_string()))?;
-        Ok(tonic::Response::new(response))
+        self.decide(DecisionRpc::ShouldRateLimit, &metadata.into_headers(), &wire::request(&message)).await
+    }
+}
+
+#[tonic::async_trait]
+impl Kuadrant for RateLimit {
+    async fn check_rate_limit(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
+        self.answer(DecisionRpc::CheckRateLimit, request).await
+    }
+
+    async fn report(
+        &self,
+        request: tonic::Request<RateLimitRequest>,
+    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
+        self.answer(DecisionRpc::Report, request).await
+    }
+
+    async fn reserve(
+        &self,
+        request: tonic::Request<ReserveRequest>,
+    ) -> Result<tonic::Response<ReserveResponse>, Status> {
+        self.answer(DecisionRpc::Reserve, request).await
+    }
+
+    async fn commit(
+        &self,
+        request: tonic::Request<CommitRequest>,
+    ) -> Result<tonic::Response<CommitResponse>, Status> {
+        self.answer(DecisionRpc::Commit, request).await
     }
 }
 
@@ -266,21 +324,32 @@ fn take_report(quota: &mut QuotaStream, report: &RateLimitQuotaUsageReports) -> 
     quota.end_report().map_err(|failure| *failure)
 }
 
-/// Checks and counts the calls of tonic's generated service, which decodes a message before the service sees it: the size
+/// Checks and counts the calls of a generated service of tonic, which decodes a message before the service sees it: the size
 /// of a message and the number of its parts are checked before, and texts that it would refuse are escaped.
 #[derive(Clone)]
-struct Checked {
-    inner: RateLimitServiceServer<RateLimit>,
+struct Checked<S> {
+    inner: S,
     limiter: Arc<Limiter>,
     stats: Arc<Stats>,
     max: usize,
 }
 
-impl NamedService for Checked {
-    const NAME: &'static str = RateLimitServiceServer::<RateLimit>::NAME;
+impl<S> Checked<S> {
+    fn new(inner: S, settings: &Settings, Parts { limiter, stats, .. }: &Parts) -> Self {
+        let (limiter, stats) = (limiter.clone(), stats.clone());
+        Self { inner, limiter, stats, max: settings.max_request_bytes }
+    }
 }
 
-impl Service<Request<Body>> for Checked {
+impl<S: NamedService> NamedService for Checked<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for Checked<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -290,7 +359,11 @@ impl Service<Request<Body>> for Checked {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let call = head(request.headers(), None);
+        let Some(rpc) = DecisionRpc::at(request.uri().path().as_bytes()) else {
+            // The service says that there is no such method, without a look at the message.
+            return Box::pin(self.inner.call(request));
+        };
+        let call = head(rpc, request.headers(), None);
         let open_request = request.extensions().get::<Arc<GrpcActivity>>().cloned().map(OpenRequest::new);
         let mut checked = self.clone();
         Box::pin(async move {
@@ -299,7 +372,7 @@ impl Service<Request<Body>> for Checked {
             let response = caught(Boundary::GrpcRequest, async {
                 panics::point("grpc_request");
                 let message = read_in_time(&call, body, checked.max, &checked.stats).await;
-                let message = message.and_then(|message| check(message, &checked.limiter));
+                let message = message.and_then(|message| check(rpc, message, &checked.limiter));
                 match message {
                     Ok(message) => {
                         let body = Body::new(Full::new(message));
@@ -310,25 +383,27 @@ impl Service<Request<Body>> for Checked {
             });
             let response = response.await.unwrap_or_else(|Panicked| Ok(status::internal_error().into_http()));
             let service = checked.stats.service();
-            service.requests(Method::ShouldRateLimit).increment();
-            service.response_time(Method::ShouldRateLimit).observe(call.begun.elapsed());
+            service.requests(rpc.method()).increment();
+            service.response_time(rpc.method()).observe(call.begun.elapsed());
             response
         })
     }
 }
 
-fn head(headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> RequestHead {
+fn head(rpc: DecisionRpc, headers: &HeaderMap, tracer: Option<&Arc<Tracer>>) -> RequestHead {
     let timeout = headers.get("grpc-timeout").and_then(|value| grpc_timeout(value.as_bytes()));
-    RequestHead::new(Instant::now(), timeout, Some(headers), tracer)
+    RequestHead::new(Instant::now(), timeout, Some((rpc, headers)), tracer)
 }
 
 /// Rejects a message that exceeds a bound before it is decoded, and escapes its texts.
-fn check(framed: Bytes, limiter: &Limiter) -> Result<Bytes, Failure> {
+fn check(rpc: DecisionRpc, framed: Bytes, limiter: &Limiter) -> Result<Bytes, Failure> {
     let mut escaped = Vec::new();
     let mut request = limiter::Request::default();
     let message = framed.get(PREFIX..).unwrap_or_default();
-    framing::read(message, limiter.bounds(), &mut escaped, &mut request)?;
-    limiter.check(&request).map_err(|error| status::of_error(&error))?;
+    framing::read(rpc, message, limiter.bounds(), &mut escaped, &mut request)?;
+    if !rpc.is_kuadrants() || !request.domain.is_empty() {
+        limiter.check(&request).map_err(|error| status::of_error(rpc, &error))?;
+    }
     drop(request);
     Ok(if escaped.is_empty() { framed } else { framing::framed_bytes(&escaped).into() })
 }

@@ -1,4 +1,4 @@
-//! The head of a `ShouldRateLimit` call: its deadline and its span. Used by `calls` and the tonic `reference`.
+//! The head of a call that asks for a decision: its deadline and its span. Used by `calls` and the tonic `reference`.
 
 use std::{
     sync::Arc,
@@ -8,11 +8,8 @@ use std::{
 use http::HeaderMap;
 use tonic::{Code, Status};
 
-use super::{
-    framing::PATH,
-    status::{self, Failure},
-};
-use crate::traced;
+use super::status::{self, Failure};
+use crate::{traced, wire::DecisionRpc};
 use exporters::tracing::{OpenSpan, Tracer};
 use limiter::{Answer, Concluded};
 
@@ -30,12 +27,17 @@ impl RequestHead {
     pub(super) fn new(
         begun: Instant,
         timeout: Option<Duration>,
-        headers: Option<&HeaderMap>,
+        traced: Option<(DecisionRpc, &HeaderMap)>,
         tracer: Option<&Arc<Tracer>>,
     ) -> Self {
-        let span = tracer.zip(headers).and_then(|(tracer, headers)| {
+        let span = tracer.zip(traced).and_then(|(tracer, (rpc, headers))| {
             // OpenTelemetry names the span of a call by its path without the slash.
-            tracer.join(headers, PATH.trim_start_matches('/'))
+            let mut span = tracer.join(headers, rpc.path().trim_start_matches('/'))?;
+            let (service, method) = rpc.names()?;
+            span.add("rpc.system", "grpc".into());
+            span.add("rpc.service", service.into());
+            span.add("rpc.method", method.into());
+            Some(span)
         });
         Self { begun, timeout, span }
     }
@@ -49,9 +51,13 @@ impl RequestHead {
 }
 
 /// The answer to a call that has waited for the store. Ends its span.
-pub(super) fn concluded(mut span: Option<Box<OpenSpan>>, concluded: Concluded) -> Result<Answer, Failure> {
+pub(super) fn concluded(
+    rpc: DecisionRpc,
+    mut span: Option<Box<OpenSpan>>,
+    concluded: Concluded,
+) -> Result<Answer, Failure> {
     let decided = traced::concluded(span.as_deref_mut(), concluded);
-    let answer = decided.map_err(|error| Failure::from(status::of_error(&error)));
+    let answer = decided.map_err(|error| Failure::from(status::of_error(rpc, &error)));
     finish_span(span, answer.as_ref().err().map(AsRef::as_ref));
     answer
 }
@@ -59,9 +65,6 @@ pub(super) fn concluded(mut span: Option<Box<OpenSpan>>, concluded: Concluded) -
 /// Ends the span of a call, if it has one, with the status of a failure or with OK.
 pub(super) fn finish_span(span: Option<Box<OpenSpan>>, failure: Option<&Status>) {
     let Some(mut span) = span else { return };
-    span.add("rpc.system", "grpc".into());
-    span.add("rpc.service", "envoy.service.ratelimit.v3.RateLimitService".into());
-    span.add("rpc.method", "ShouldRateLimit".into());
     let code = failure.map_or(Code::Ok, Status::code);
     span.add("rpc.grpc.status_code", i64::from(i32::from(code)).into());
     if let Some(status) = failure {

@@ -1,9 +1,10 @@
 //! The methods of the port.
 
 use super::{
-    calls::Calls, framing::PATH, health_checks::Watch, quota_stream::QuotaStream, reflection::Reflection,
+    calls::Calls, health_checks::Watch, quota_stream::QuotaStream, reflection::Reflection,
     rlqs::StreamRateLimitQuotas, streaming::StreamMethod,
 };
+use crate::wire::DecisionRpc;
 
 /// The maximum size of a request of health: it has the name of a service.
 const MAX_HEALTH_CHECK: usize = 4096;
@@ -13,7 +14,7 @@ const MAX_QUESTION: usize = 65_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rpc {
-    ShouldRateLimit,
+    Decision(DecisionRpc),
     Check,
     Watch,
     Reflection,
@@ -24,8 +25,10 @@ pub(super) enum Rpc {
 
 impl Rpc {
     pub(super) fn at(path: &[u8]) -> Option<Self> {
+        if let Some(rpc) = DecisionRpc::at(path) {
+            return Some(Self::Decision(rpc));
+        }
         match path {
-            path if path == PATH.as_bytes() => Some(Self::ShouldRateLimit),
             b"/grpc.health.v1.Health/Check" => Some(Self::Check),
             b"/grpc.health.v1.Health/Watch" => Some(Self::Watch),
             b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -43,14 +46,14 @@ impl Rpc {
             Self::Watch => Some(Box::new(Watch::new(&calls.health))),
             Self::Reflection => Some(Box::new(Reflection)),
             Self::Quota => Some(Box::new(StreamRateLimitQuotas::new(QuotaStream::new(calls.quota_parts())))),
-            Self::ShouldRateLimit | Self::Check | Self::NotGrpc => None,
+            Self::Decision(_) | Self::Check | Self::NotGrpc => None,
         }
     }
 
     /// The maximum size of a request, and the variable that sets it.
     pub(super) fn max_request(self, configured: usize) -> (usize, &'static str) {
         match self {
-            Self::ShouldRateLimit | Self::Quota | Self::NotGrpc => (configured, "GRPC_MAX_REQUEST_BYTES"),
+            Self::Decision(_) | Self::Quota | Self::NotGrpc => (configured, "GRPC_MAX_REQUEST_BYTES"),
             Self::Check | Self::Watch => (MAX_HEALTH_CHECK, "fixed"),
             Self::Reflection => (MAX_QUESTION, "fixed"),
         }

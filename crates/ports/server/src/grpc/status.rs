@@ -4,16 +4,20 @@ use http::HeaderMap;
 use http2::{Connection, End, Service, write_field, write_status};
 use tonic::{Code, Status};
 
-use crate::log_undecodable;
+use crate::{log_undecodable, wire::DecisionRpc};
 use limiter::RequestError;
 use metrics::{RejectReason, Stats};
 
 /// A status other than OK, on the heap: failures are rare, and results are moved often.
 pub(super) type Failure = Box<Status>;
 
-/// The Go service's errors have the code UNKNOWN, on which its callers may rely.
-pub(super) fn of_error(error: &RequestError) -> Status {
-    let code = if error.is_out_of_bounds() { Code::InvalidArgument } else { Code::Unknown };
+/// The Go service's errors have the code UNKNOWN, on which its callers may rely; limitador's have UNAVAILABLE.
+pub(super) fn of_error(rpc: DecisionRpc, error: &RequestError) -> Status {
+    let code = match error {
+        _ if error.is_out_of_bounds() => Code::InvalidArgument,
+        _ if rpc.is_kuadrants() && error.is_unavailable() => Code::Unavailable,
+        _ => Code::Unknown,
+    };
     Status::new(code, error.to_string())
 }
 

@@ -22,6 +22,7 @@ use super::{
     request_head::{RequestHead, concluded},
     status::{self, Failure},
 };
+use crate::wire::DecisionRpc;
 use faults::{
     mutex::lock,
     panics::{self, Boundary, Panicked},
@@ -39,6 +40,7 @@ pub(super) struct Waiting {
 
 struct WaitingCall {
     id: u32,
+    rpc: DecisionRpc,
     head: RequestHead,
     decision: limiter::Waiting,
 }
@@ -48,7 +50,7 @@ impl WaitingCall {
         let polled = panics::catch(Boundary::GrpcRequest, || {
             Pin::new(&mut self.decision)
                 .poll(context)
-                .map(|decided| concluded(self.head.span.take(), decided))
+                .map(|decided| concluded(self.rpc, self.head.span.take(), decided))
         });
         polled.unwrap_or_else(|Panicked| Poll::Ready(Err(status::internal_error().into())))
     }
@@ -99,8 +101,14 @@ impl Waiting {
     }
 
     /// Adds the call of a stream and returns its key.
-    pub(super) fn add(&mut self, id: u32, head: RequestHead, decision: limiter::Waiting) -> usize {
-        let key = self.calls.insert(WaitingCall { id, head, decision });
+    pub(super) fn add(
+        &mut self,
+        id: u32,
+        rpc: DecisionRpc,
+        head: RequestHead,
+        decision: limiter::Waiting,
+    ) -> usize {
+        let key = self.calls.insert(WaitingCall { id, rpc, head, decision });
         // Keys are dense: a new one is the number of those before it.
         while self.wakers.len() <= key {
             let key = self.wakers.len();
@@ -122,7 +130,7 @@ impl Waiting {
     pub(super) fn poll(
         &mut self,
         woken: bool,
-        mut answer: impl FnMut(u32, RequestHead, Result<Answer, Failure>) -> bool,
+        mut answer: impl FnMut(u32, DecisionRpc, RequestHead, Result<Answer, Failure>) -> bool,
     ) {
         if woken {
             self.due.extend(lock(&self.ready.keys).drain(..));
@@ -134,8 +142,8 @@ impl Waiting {
             let Some(call) = self.calls.get_mut(key) else { continue };
             count(Work::Polled, 1);
             if let Poll::Ready(decided) = call.poll(&mut Context::from_waker(waker)) {
-                let WaitingCall { id, head, .. } = self.calls.remove(key);
-                if !answer(id, head, decided) {
+                let WaitingCall { id, rpc, head, .. } = self.calls.remove(key);
+                if !answer(id, rpc, head, decided) {
                     break;
                 }
             }

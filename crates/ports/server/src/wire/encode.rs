@@ -31,7 +31,7 @@ pub(crate) fn encode(answer: &Answer, out: &mut Vec<u8>) {
 }
 
 /// The number of a code in `RateLimitResponse.Code`.
-fn code(code: Code) -> u64 {
+pub(super) fn code(code: Code) -> u64 {
     match code {
         Code::Ok => 1,
         Code::OverLimit => 2,
@@ -106,7 +106,7 @@ fn encode_value(value: &Value, out: &mut Vec<u8>) {
 }
 
 /// A number, omitted if it is 0.
-fn number(out: &mut Vec<u8>, field: u64, number: u64) {
+pub(super) fn number(out: &mut Vec<u8>, field: u64, number: u64) {
     if number != 0 {
         explicit_number(out, field, number);
     }
@@ -118,7 +118,7 @@ fn explicit_number(out: &mut Vec<u8>, field: u64, number: u64) {
 }
 
 /// A string, omitted if it is empty.
-fn text(out: &mut Vec<u8>, field: u64, text: &str) {
+pub(super) fn text(out: &mut Vec<u8>, field: u64, text: &str) {
     if !text.is_empty() {
         explicit_text(out, field, text);
     }
@@ -338,7 +338,8 @@ mod tests {
             let header = |(name, value): (String, String)| Header { name: name.into(), value };
             let [response_headers, request_headers] =
                 [headers, forwarded].map(|headers| headers.into_iter().map(header).collect());
-            Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, hold: None }
+            let (hold, released) = (None, false);
+            Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, hold, released }
         }
     }
 

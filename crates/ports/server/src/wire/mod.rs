@@ -1,12 +1,15 @@
 //! Converts between Envoy's messages and the limiter's types; no other module of the server knows both.
 //!
-//! `request` reads a request from its bytes and `encode` writes a response as bytes, both without prost's messages;
+//! `request` reads a request from its bytes and `encode` writes a response as bytes, both without prost's messages, and
+//! `decision_rpc` has what the methods do not have in common;
 //! `rlqs` does the same for reports. Only the tonic reference has requests as messages.
 
+mod decision_rpc;
 mod encode;
 mod request;
 pub(super) mod rlqs;
 
+pub(super) use decision_rpc::DecisionRpc;
 pub(super) use encode::encode;
 pub(super) use request::{read, read_escaped};
 
@@ -26,8 +29,8 @@ pub fn request(message: &RateLimitRequest) -> Request<'_> {
     Request {
         domain: &message.domain,
         descriptors: message.descriptors.iter().map(descriptor).collect(),
-        excess_descriptors: 0,
         hits_addend: message.hits_addend,
+        ..Request::default()
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The strings of the request are slices of the message, or of a copy in which they are escaped. Descriptors and entries
 //! beyond the bounds are counted but not kept, so the bounds limit the memory of any message; the limiter then rejects it
-//! with the number it had. Used for every call of `ShouldRateLimit`.
+//! with the number it had. Used for every call that asks for a decision.
 
 #[cfg(any(test, feature = "testing"))]
 mod fuzz;
@@ -15,38 +15,44 @@ use limiter::{Bounds, Descriptor, Entry, LimitOverride, Request};
 use prost::encoding::{WireType, encode_key, encode_varint};
 use proto::protobuf::{Fields, Malformed};
 
+use super::decision_rpc::{DecisionRpc, OwnFields};
+
 /// Parses a message into an empty request, with as many descriptors and entries as the bounds allow. The request is
 /// filled in place, because it is large to move. A message whose texts have [bytes to escape](text::bytes) is written to
 /// `escaped`, with at most five times its size.
 pub(crate) fn read<'m>(
+    rpc: DecisionRpc,
     message: &'m [u8],
     bounds: Bounds,
     escaped: &'m mut Vec<u8>,
     request: &mut Request<'m>,
 ) -> Result<(), Malformed> {
-    match read_fields(Fields::of_strings(message, text::bytes::is_verbatim), bounds, request) {
+    match read_fields(rpc, Fields::of_strings(message, text::bytes::is_verbatim), bounds, request) {
         Err(error) if error.is_text() => {}
         read => return read,
     }
     *request = Request::default();
-    escape(Fields::new(message), Part::Request, escaped)?;
-    read_escaped(escaped, bounds, request)
+    escape(Fields::new(message), Part::Request(rpc), escaped)?;
+    read_escaped(rpc, escaped, bounds, request)
 }
 
 /// As [`read`], of a message whose texts are escaped.
 pub(crate) fn read_escaped<'m>(
+    rpc: DecisionRpc,
     message: &'m [u8],
     bounds: Bounds,
     request: &mut Request<'m>,
 ) -> Result<(), Malformed> {
-    read_fields(Fields::new(message), bounds, request)
+    read_fields(rpc, Fields::new(message), bounds, request)
 }
 
 fn read_fields<'m>(
+    rpc: DecisionRpc,
     mut fields: Fields<'m>,
     bounds: Bounds,
     request: &mut Request<'m>,
 ) -> Result<(), Malformed> {
+    let mut own = OwnFields::new(rpc);
     while let Some(key) = fields.next_key()? {
         match key.number {
             1 => request.domain = fields.text(key)?,
@@ -62,10 +68,10 @@ fn read_fields<'m>(
                     request.excess_descriptors += 1;
                 }
             }
-            3 => request.hits_addend = low_half(fields.number(key)?),
-            _ => fields.skip(key)?,
+            _ => own.read(key, &mut fields, request)?,
         }
     }
+    own.finish(request);
     Ok(())
 }
 
@@ -135,14 +141,14 @@ fn read_wrapped(mut fields: Fields<'_>, value: &mut u64) -> Result<(), Malformed
 
 /// Protobuf truncates varints of 32-bit fields.
 #[expect(clippy::cast_possible_truncation, reason = "the upper half is dropped on purpose")]
-fn low_half(number: u64) -> u32 {
+pub(super) fn low_half(number: u64) -> u32 {
     number as u32
 }
 
 /// The messages that have texts.
 #[derive(Clone, Copy)]
 enum Part {
-    Request,
+    Request(DecisionRpc),
     Descriptor,
     Entry,
 }
@@ -152,11 +158,15 @@ fn escape(mut fields: Fields<'_>, part: Part, into: &mut Vec<u8>) -> Result<(), 
     while let Some(key) = fields.next_key()? {
         let start = into.len();
         match (part, key.number) {
-            (Part::Request, 1) | (Part::Entry, 1 | 2) => text::bytes::escape_into(fields.bytes(key)?, into),
-            (Part::Request, 2) => escape(fields.message(key)?, Part::Descriptor, into)?,
+            (Part::Request(_), 1) | (Part::Request(DecisionRpc::Commit), 3) | (Part::Entry, 1 | 2) => {
+                text::bytes::escape_into(fields.bytes(key)?, into);
+            }
+            (Part::Request(_), 2) => escape(fields.message(key)?, Part::Descriptor, into)?,
             (Part::Descriptor, 1) => escape(fields.message(key)?, Part::Entry, into)?,
-            (Part::Descriptor, 2 | 3) => into.extend_from_slice(fields.bytes(key)?),
-            (Part::Request, 3) | (Part::Descriptor, 4) => {
+            (Part::Request(DecisionRpc::Reserve), 4) | (Part::Descriptor, 2 | 3) => {
+                into.extend_from_slice(fields.bytes(key)?);
+            }
+            (Part::Request(_), 3) | (Part::Request(DecisionRpc::Commit) | Part::Descriptor, 4) => {
                 let number = fields.number(key)?;
                 encode_key(key.number, WireType::Varint, into);
                 encode_varint(number, into);

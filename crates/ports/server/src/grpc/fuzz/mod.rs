@@ -1,4 +1,4 @@
-//! The cost of a connection with the services of the port, for any script of its peer: `ShouldRateLimit`, health checks,
+//! The cost of a connection with the services of the port, for any script of its peer: calls for a decision, health checks,
 //! reflection, quotas, and methods that do not exist. The scripts, the meter and the prices are those of `http2::fuzz`.
 //!
 //! A script runs as `driver` runs a connection, without its socket and timers. All work is bounded by what was received.
@@ -24,10 +24,10 @@ use tokio::sync::Semaphore;
 
 use super::{
     calls::{Calls, ConnectionCalls, Http},
-    framing::{PATH, after},
+    framing::after,
     reflection,
 };
-use crate::health::Health;
+use crate::{health::Health, wire::DecisionRpc};
 use clock::{ManualClock, Time};
 use counters::{Applied, Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
 use limiter::{Limiter, Policy, handles};
@@ -38,10 +38,16 @@ use rlqs::Quotas;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 
+const PATH: &str = DecisionRpc::ShouldRateLimit.path();
+
 /// The methods of the port, and one that does not exist.
 const PATHS: &[&str] = &[
     PATH,
     PATH,
+    DecisionRpc::CheckRateLimit.path(),
+    DecisionRpc::Report.path(),
+    DecisionRpc::Reserve.path(),
+    DecisionRpc::Commit.path(),
     "/grpc.health.v1.Health/Check",
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",

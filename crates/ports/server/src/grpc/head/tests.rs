@@ -1,6 +1,8 @@
 //! The routes of heads, their timeouts, and the fields that are kept.
 
-use super::{super::framing::PATH, *};
+use super::*;
+
+const PATH: &str = DecisionRpc::ShouldRateLimit.path();
 
 const GOOD: [(&str, &str); 4] =
     [(":method", "POST"), (":scheme", "http"), (":path", PATH), ("content-type", "application/grpc")];
@@ -23,10 +25,10 @@ fn distinguishes_calls_by_path_method_and_content_type() {
     assert_eq!(with(2, "/grpc.health.v1.Health/Watch"), Route::Rpc(Rpc::Watch));
     assert_eq!(with(2, "/s/other"), Route::NoSuchMethod);
     assert_eq!(with(2, &"/".repeat(4000)), Route::NoSuchMethod);
-    assert_eq!(with(0, "GET"), Route::NotPost);
+    assert_eq!(with(0, "GET"), Route::NotPost(DecisionRpc::ShouldRateLimit));
     for (content, route) in [
-        ("application/grpc+proto", Rpc::ShouldRateLimit),
-        ("application/grpc; charset=utf-8", Rpc::ShouldRateLimit),
+        ("application/grpc+proto", Rpc::Decision(DecisionRpc::ShouldRateLimit)),
+        ("application/grpc; charset=utf-8", Rpc::Decision(DecisionRpc::ShouldRateLimit)),
         ("application/json", Rpc::NotGrpc),
     ] {
         assert_eq!(with(3, content), Route::Rpc(route), "{content}");

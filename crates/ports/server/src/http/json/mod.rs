@@ -17,7 +17,11 @@ use tokio::{sync::Semaphore, task::spawn_blocking};
 
 use self::request::to_message;
 use super::{Answer, BodyLimit, Handler, text, typed, with_length};
-use crate::{health::Health, log_undecodable, traced, wire};
+use crate::{
+    health::Health,
+    log_undecodable, traced,
+    wire::{self, DecisionRpc},
+};
 use exporters::tracing::{OpenSpan, Tracer};
 use faults::panics::{self, Boundary};
 use limiter::{self, Bounds, Code, Decided, HoldToken, Limiter, RequestError};
@@ -150,8 +154,9 @@ async fn decide(
     panics::point("json");
     let message = read(body, limiter.bounds(), *key_values).await?;
     let mut request = limiter::Request::default();
+    let read = wire::read_escaped(DecisionRpc::ShouldRateLimit, &message, limiter.bounds(), &mut request);
     #[expect(clippy::expect_used, reason = "prost-reflect has encoded it")]
-    wire::read_escaped(&message, limiter.bounds(), &mut request).expect("an encoded request can be decoded");
+    read.expect("an encoded request can be decoded");
     match traced::try_decide(limiter, span.as_deref_mut(), &request, limiter.now(), None)? {
         Decided::Answer(answer) => Ok(answer),
         Decided::Wait(waiting) => Ok(traced::concluded(span, waiting.await)?),

@@ -4,6 +4,7 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use prost::Message;
 
 use super::*;
+use limiter::Ask;
 use proto::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor,
@@ -11,6 +12,7 @@ use proto::envoy::{
     },
     service::ratelimit::v3::RateLimitRequest,
 };
+use proto::kuadrant::service::ratelimit::v1::{CommitRequest, ReserveRequest};
 
 const NONE: Bounds = Bounds { descriptors: usize::MAX, entries: usize::MAX };
 
@@ -28,7 +30,7 @@ fn expected(message: &RateLimitRequest, bounds: Bounds) -> Request<'_> {
 
 fn read<'m>(message: &'m [u8], bounds: Bounds, escaped: &'m mut Vec<u8>) -> Result<Request<'m>, Malformed> {
     let mut request = Request::default();
-    super::read(message, bounds, escaped, &mut request).map(|()| request)
+    super::read(DecisionRpc::ShouldRateLimit, message, bounds, escaped, &mut request).map(|()| request)
 }
 
 fn check(bytes: &[u8], bounds: Bounds) -> Result<bool, TestCaseError> {
@@ -266,5 +268,67 @@ fn texts_that_are_not_utf8_are_escaped_wherever_they_are() {
         let request = read(&message, NONE, &mut escaped).unwrap();
         assert_eq!(request.domain, "d\u{fffd}80");
         assert_eq!(request.descriptors[0].entries[0].key, "k\u{fffd}FF");
+    }
+}
+
+proptest! {
+    #[test]
+    fn kuadrants_messages_are_read_as_prost_reads_them(
+        domain in "[a-zü€]{0,8}", values in vec("[a-zü€]{0,8}", 0..4), reservation in "[a-zü€]{0,8}", amount: u64,
+        ttl in prop::option::of((any::<i64>(), any::<i32>())),
+    ) {
+        let entry = |value: &String| rate_limit_descriptor::Entry { key: "k".into(), value: value.clone() };
+        let descriptors: Vec<_> = values.iter().map(|value| RateLimitDescriptor {
+            entries: vec![entry(value)],
+            // Not those of the call.
+            hits_addend: Some(7),
+            is_negative_hits: true,
+            ..RateLimitDescriptor::default()
+        }).collect();
+        let duration = ttl.map(|(seconds, nanos)| prost_types::Duration { seconds, nanos });
+        let reserve = ReserveRequest { domain: domain.clone(), descriptors: descriptors.clone(), amount, ttl: duration };
+        let commit = CommitRequest {
+            domain: domain.clone(), descriptors: descriptors.clone(), reservation_id: reservation.clone(), actual_amount: amount,
+        };
+        let envoys = RateLimitRequest { domain: domain.clone(), descriptors, hits_addend: 3 };
+        let valid = ttl.and_then(|(seconds, nanos)| {
+            let nanos = u32::try_from(nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+            Some(std::time::Duration::new(u64::try_from(seconds).ok()?, nanos)).filter(|ttl| !ttl.is_zero())
+        });
+        for (rpc, message, ask, hits) in [
+            (DecisionRpc::CheckRateLimit, envoys.encode_to_vec(), Ask::Look, Some(1)),
+            (DecisionRpc::Report, envoys.encode_to_vec(), Ask::Report, Some(7)),
+            (DecisionRpc::Reserve, reserve.encode_to_vec(), Ask::Reserve { ttl: valid }, Some(amount)),
+            (DecisionRpc::Commit, commit.encode_to_vec(), Ask::Report, Some(amount)),
+        ] {
+            let (mut escaped, mut request) = (Vec::new(), Request::default());
+            super::read(rpc, &message, NONE, &mut escaped, &mut request).unwrap();
+            prop_assert_eq!((request.domain, request.ask), (&*domain, ask), "{:?}", rpc);
+            let read: Vec<_> = request.descriptors.iter().map(|descriptor| descriptor.entries[0].value).collect();
+            prop_assert_eq!(&read, &values);
+            for descriptor in &request.descriptors {
+                prop_assert_eq!(descriptor.hits_addend, hits, "{:?}", rpc);
+                prop_assert_eq!(descriptor.is_negative_hits, rpc == DecisionRpc::Report, "{:?}", rpc);
+            }
+            prop_assert_eq!(request.reservation, if rpc == DecisionRpc::Commit { &reservation } else { "" });
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_read_or_rejected_as_messages_of_every_method(fields in vec(field(), 0..6)) {
+        let bytes = fields.concat();
+        let some = Bounds { descriptors: 2, entries: 2 };
+        for rpc in [DecisionRpc::CheckRateLimit, DecisionRpc::Report, DecisionRpc::Reserve, DecisionRpc::Commit] {
+            let (mut escaped, mut request) = (Vec::new(), Request::default());
+            let is_read = super::read(rpc, &bytes, some, &mut escaped, &mut request).is_ok();
+            prop_assert!(!is_read || request.descriptors.len() <= 2);
+            // Prost refuses texts that are not UTF-8, and this parser escapes them.
+            let by_prost = match rpc {
+                DecisionRpc::Reserve => ReserveRequest::decode(&*bytes).is_ok(),
+                DecisionRpc::Commit => CommitRequest::decode(&*bytes).is_ok(),
+                _ => RateLimitRequest::decode(&*bytes).is_ok(),
+            };
+            prop_assert!(is_read || !by_prost, "{:?} {:02x?}", rpc, bytes);
+        }
     }
 }

@@ -6,6 +6,7 @@
 use prost::Message;
 
 use super::read;
+use crate::wire::DecisionRpc;
 use limiter::{Bounds, Request};
 use proto::envoy::{
     extensions::common::ratelimit::v3::{
@@ -80,7 +81,7 @@ pub fn fuzz(bytes: &[u8]) {
     let by_prost = decode(bytes);
     let mut escaped = Vec::new();
     let mut ours = Request::default();
-    match (read(bytes, none, &mut escaped, &mut ours), &by_prost) {
+    match (read(DecisionRpc::ShouldRateLimit, bytes, none, &mut escaped, &mut ours), &by_prost) {
         (Ok(()), Ok(message)) => assert_eq!(ours, crate::wire::request(message)),
         (Err(_), Err(_)) => {}
         (outcome, prosts) => assert!(outcome.is_ok() == prosts.is_ok(), "{ours:?} but {prosts:?}"),
@@ -88,7 +89,7 @@ pub fn fuzz(bytes: &[u8]) {
     let some = Bounds { descriptors: 2, entries: 2 };
     let mut escaped = Vec::new();
     let mut request = Request::default();
-    if read(bytes, some, &mut escaped, &mut request).is_ok() {
+    if read(DecisionRpc::ShouldRateLimit, bytes, some, &mut escaped, &mut request).is_ok() {
         assert!(request.descriptors.len() <= 2);
         assert!(request.descriptors.iter().all(|descriptor| descriptor.entries.len() <= 2));
     }
