@@ -2,6 +2,7 @@
 
 mod features;
 mod hostile;
+mod kuadrant;
 mod life;
 mod lost;
 

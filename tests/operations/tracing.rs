@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use proto::{
+    envoy::service::ratelimit::v3::{RateLimitRequest, rate_limit_response::Code},
+    kuadrant::service::ratelimit::v1::rate_limit_service_client::RateLimitServiceClient,
+};
 
 use support::{
     client::request,
@@ -54,6 +57,28 @@ fn ask(server: &Server, request: &RateLimitRequest, headers: &[(&'static str, &s
         let answer = client.exchange(framed(request), &headers).await;
         assert!(matches!(answer, Exchange::Answered(_)), "{answer:?}");
     });
+}
+
+#[test]
+fn a_span_of_kuadrants_service_has_its_method() {
+    let receiver = Receiver::start(false, None);
+    let server = setup("http", receiver.port).start();
+    let answer = server.client().call(|channel| async move {
+        let mut client = RateLimitServiceClient::new(channel);
+        client.check_rate_limit(request("d", &[&[("user", "ann")]])).await
+    });
+    assert_eq!(answer.unwrap().into_inner().overall_code(), Code::Ok);
+    let service = "kuadrant.service.ratelimit.v1.RateLimitService";
+    let spans = receiver.wait_for(1);
+    assert_eq!(spans[0].name, format!("{service}/CheckRateLimit"));
+    for (key, value) in [
+        ("rpc.service", service),
+        ("rpc.method", "CheckRateLimit"),
+        ("tollgate.domain", "d"),
+        ("tollgate.code", "OK"),
+    ] {
+        assert_eq!(spans[0].attribute(key), value.into(), "{key}");
+    }
 }
 
 #[test]

@@ -165,10 +165,17 @@ fn reflection_lists_the_services_and_their_messages() {
         panic!("{listed:?}");
     };
     let names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
-    for name in ["envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"] {
+    for name in [
+        "envoy.service.ratelimit.v3.RateLimitService",
+        "kuadrant.service.ratelimit.v1.RateLimitService",
+        "grpc.health.v1.Health",
+    ] {
         assert!(names.iter().any(|have| have == name), "{name} in {names:?}");
     }
 
+    let commit = "kuadrant.service.ratelimit.v1.RateLimitService.Commit".to_owned();
+    let found = reflect(&server, MessageRequest::FileContainingSymbol(commit));
+    assert!(matches!(found.message_response, Some(MessageResponse::FileDescriptorResponse(_))), "{found:?}");
     let symbol = "envoy.service.ratelimit.v3.RateLimitService".to_owned();
     let found = reflect(&server, MessageRequest::FileContainingSymbol(symbol));
     let Some(MessageResponse::FileDescriptorResponse(files)) = found.message_response else {

@@ -13,6 +13,10 @@ use proto::envoy::{
     },
     service::ratelimit::v3::{RateLimitRequest, RateLimitResponse},
 };
+use proto::kuadrant::service::ratelimit::v1::{
+    CommitRequest, ReserveRequest, rate_limit_service_client::RateLimitServiceClient,
+};
+use tonic::transport::Channel;
 
 use support::{
     noise::Noise,
@@ -61,6 +65,68 @@ fn random_requests_get_the_same_answers_from_both_implementations() {
         });
         assert_eq!(answers[0], answers[1], "request {number}: {request:?}");
     }
+}
+
+#[test]
+fn random_calls_of_kuadrants_service_get_the_same_answers_from_both_implementations() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let seed = env::var("TOLLGATE_TEST_SEED").map_or(now, |text| text.parse().unwrap());
+    println!("TOLLGATE_TEST_SEED={seed}");
+    let held =
+        "  - {key: no rule, rate_limit: {unit: year, requests_per_unit: 9000, hold: {amount: 1, ttl: 1h}}}";
+    let rules = format!("{RULES}{held}\n");
+    let servers = ["fast", "tonic"]
+        .map(|server| Setup::new().rules("d.yaml", &rules).env("GRPC_SERVER", server).start());
+    let clients = servers.each_ref().map(Server::client);
+    let mut ids = [vec![String::new()], vec![String::new()]];
+    let mut noise = Noise::new(seed);
+    for number in 0..REQUESTS {
+        let asked = random_request(&mut noise);
+        let (method, amount) = (noise.below(4), [0, 1, 7, 50, 91, u64::MAX][noise.below(6)]);
+        let which = noise.below(ids[0].len());
+        let answers = [0, 1].map(|at| {
+            let id = ids[at][which].clone();
+            let (answer, id) =
+                clients[at].call(|channel| kuadrant(channel, method, asked.clone(), amount, id));
+            ids[at].extend(id);
+            answer
+        });
+        assert_eq!(answers[0], answers[1], "call {number}: method {method}, {amount}, {asked:?}");
+    }
+    assert!(ids[0].len() > 5, "some are reserved");
+}
+
+/// The answer to a call of Kuadrant's service as text, and the id of a reservation.
+async fn kuadrant(
+    channel: Channel,
+    method: usize,
+    asked: RateLimitRequest,
+    amount: u64,
+    id: String,
+) -> (String, Option<String>) {
+    let mut client = RateLimitServiceClient::new(channel);
+    let RateLimitRequest { domain, descriptors, .. } = asked.clone();
+    let answer = match method {
+        0 => client
+            .check_rate_limit(asked)
+            .await
+            .map(|answer| format!("{:?}", without_seconds(answer.into_inner()))),
+        1 => client.report(asked).await.map(|answer| format!("{:?}", without_seconds(answer.into_inner()))),
+        2 => {
+            let asked = ReserveRequest { domain, descriptors, amount, ttl: None };
+            match client.reserve(asked).await.map(tonic::Response::into_inner) {
+                Ok(answer) if !answer.reservation_id.is_empty() => {
+                    return (format!("reserved {:?}", answer.code()), Some(answer.reservation_id));
+                }
+                answer => answer.map(|answer| format!("{answer:?}")),
+            }
+        }
+        _ => {
+            let asked = CommitRequest { domain, descriptors, reservation_id: id, actual_amount: amount };
+            client.commit(asked).await.map(|answer| format!("{:?}", answer.into_inner()))
+        }
+    };
+    (answer.unwrap_or_else(|status| format!("{:?} {}", status.code(), status.message())), None)
 }
 
 /// The answer without the second in which it was made.
