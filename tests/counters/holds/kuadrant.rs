@@ -12,12 +12,12 @@ use tokio::time::timeout;
 use tonic::{Code as Grpc, Status};
 
 use super::Places;
-use crate::support::{
+use support::{
     client::{Client, request},
     eventually, holds,
     memcached::Memcached,
     redis::Redis,
-    server::{Server, Setup},
+    server::{Server, Setup, pass_on_tonic},
 };
 
 /// Rules without holds, and budgets. Their windows do not end while a test runs.
@@ -117,6 +117,11 @@ fn everywhere(test: impl Fn(&str, &Kuadrant, &Server)) {
         let server = setup.rules("d.yaml", &format!("{RULES}{HOLDS}")).start_healthy();
         test(place, &Kuadrant::of(&server), &server);
     }
+}
+
+#[test]
+fn the_reference_serves_it_too() {
+    pass_on_tonic(&["kuadrant::"], 11);
 }
 
 #[test]
