@@ -175,6 +175,17 @@ impl Model {
         }
     }
 
+    /// The verdict where nothing is counted: hits that would not fit are rejected.
+    fn look(&mut self, key: String, limit: &Limit, hits: Hits, now: Time) -> Verdict {
+        let is_over = self.is_over(&key, limit, hits, now);
+        let read = self.apply(key, limit, [Hits::Take(0), hits], now);
+        if !is_over || hits.taken() == 0 {
+            return read;
+        }
+        let retry_after = limit.algorithm.wait_after(Verdict { remaining: 0, ..read }, hits.taken());
+        Verdict { admitted: false, consumed: false, retry_after, ..read }
+    }
+
     /// Applies groups, each all or nothing, by `counting`.
     fn apply_groups(
         &mut self,
@@ -197,9 +208,7 @@ impl Model {
             for ((name, limit, hits), over) in group.iter().zip(over) {
                 let key = key(name, limit, now);
                 verdicts.push(match hits {
-                    Hits::Take(_) if counting == Counting::ReadOnly => {
-                        self.apply(key, limit, [Hits::Take(0), *hits], now)
-                    }
+                    Hits::Take(_) if counting == Counting::ReadOnly => self.look(key, limit, *hits, now),
                     Hits::Take(_) if refused => self.refuse(key, limit, *hits, over, now),
                     hits => self.apply(key, limit, [*hits, *hits], now),
                 });
@@ -215,11 +224,15 @@ impl Model {
             .collect();
         let stops = counting == Counting::StopWhenOver && over.contains(&true);
         let one = |((name, limit, asked), over): (&(&str, &Limit, Hits), bool)| {
+            let key = key(name, limit, now);
             let hits = match asked {
-                Hits::Take(_) if counting == Counting::ReadOnly || (stops && !over) => Hits::Take(0),
+                Hits::Take(_) if counting == Counting::ReadOnly => {
+                    return self.look(key, limit, *asked, now);
+                }
+                Hits::Take(_) if stops && !over => Hits::Take(0),
                 hits => *hits,
             };
-            self.apply(key(name, limit, now), limit, [hits, *asked], now)
+            self.apply(key, limit, [hits, *asked], now)
         };
         checks.iter().zip(over).map(one).collect()
     }

@@ -218,8 +218,8 @@ mappings:
         "ratelimit_service_rate_limit_over_limit{domain=\"d\",key1=\"q\\\"\\\\\",key2=\"k\"} 20\n",
         "ratelimit_service_rate_limit_total_hits{domain=\"d\",key1=\"k\"} 1\n",
         "ratelimit_service_rate_limit_shadow_mode{domain=\"d\",key1=\"q\\\"\\\\\",key2=\"k\"} 60\n",
-        "# TYPE took_ms histogram\ntook_ms_bucket{le=\"10\"} 2\ntook_ms_bucket{le=\"1000\"} 2\n\
-         took_ms_bucket{le=\"+Inf\"} 2\ntook_ms_sum 6\ntook_ms_count 2\n",
+        "# TYPE took_ms histogram\ntook_ms_bucket{le=\"10\"} 6\ntook_ms_bucket{le=\"1000\"} 6\n\
+         took_ms_bucket{le=\"+Inf\"} 6\ntook_ms_sum 18\ntook_ms_count 6\n",
         "kilo_requests 1.5\n",
         "tollgate_build_info{",
         "process_open_fds ",
