@@ -36,7 +36,7 @@ fn import(port: u16) -> u16 {
     let headers = [("authorization", &*authorization)];
     let call = |path: &str, body: &[u8]| http::send(port, "POST", path, &headers, body).unwrap();
     let import = call("/api/v1/imports", b"").json()["import"].as_str().unwrap().to_owned();
-    let line = r#"{"domain":"shop","descriptor":"user=a","action":"block"}"#;
+    let line = r#"{"domain":"d","descriptor":"k=a","action":"block"}"#;
     let lines = format!("{line}\n").repeat(1_000_000 / line.len());
     let answer = call(&format!("/api/v1/imports/{import}"), lines.as_bytes());
     assert_eq!(

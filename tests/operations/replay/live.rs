@@ -367,7 +367,7 @@ fn refusals_by_the_command(files: &Files, cache_bytes: usize) -> u64 {
 
 /// A run takes about twelve minutes.
 fn before_the_boundary() -> Clock {
-    Clock::at(BOUNDARY).ahead_by(-350.0).steerable()
+    Clock::at(BOUNDARY).ahead_by(-115.0).steerable()
 }
 
 #[test]

@@ -55,6 +55,7 @@ pub(super) struct Watch(Mutex<Samples>);
 struct Samples {
     /// The oldest first.
     samples: VecDeque<Sample>,
+    has_begun: bool,
     current: Vec<NotEnforced>,
 }
 
@@ -222,6 +223,12 @@ fn since(known: &[NotEnforced], one: &NotEnforced) -> Option<String> {
 impl Samples {
     /// Store failures, and requests that meet no rule, since the oldest sample.
     fn of_the_last_minute(&mut self, now: Sample) -> Vec<NotEnforced> {
+        if !self.has_begun {
+            self.has_begun = true;
+            // Counters begin at 0, so all that the first sample has is of the last minute.
+            let begin = Sample { time: now.time, domains: BTreeMap::new(), failures: Failures::default() };
+            self.samples.push_back(begin);
+        }
         let is_old = |sample: &Sample| {
             // Also one that is later, by a clock that was set back.
             !(0..=WINDOW_SECONDS * 1_000_000).contains(&now.time.micros().wrapping_sub(sample.time.micros()))
@@ -355,7 +362,7 @@ mod tests {
 
     #[test]
     fn failures_and_unmatched_requests_are_those_of_the_last_minute() {
-        let mut seen = Samples::default();
+        let mut seen = Samples { has_begun: true, ..Samples::default() };
         assert_eq!(seen.of_the_last_minute(sample(100, &[("shop", requests(10, 10, 10))], 10)), []);
         let now = [("shop", requests(50, 10, 12)), (UNKNOWN_DOMAIN, requests(39, 39, 0))];
         let found = seen.of_the_last_minute(sample(101, &now, 12));
@@ -372,6 +379,16 @@ mod tests {
         // The samples of the seconds 101 to 109 were not kept.
         assert_eq!(seen.of_the_last_minute(sample(171, &now, 12)), []);
         assert_eq!(seen.of_the_last_minute(sample(90, &now, 12)), [], "the clock was set back");
+    }
+
+    #[test]
+    fn failures_of_the_first_second_are_of_the_last_minute() {
+        let mut seen = Samples::default();
+        let now = [("shop", requests(10, 0, 10))];
+        for second in 100..=160 {
+            assert_eq!(seen.of_the_last_minute(sample(second, &now, 10)).len(), 1, "{second}");
+        }
+        assert_eq!(seen.of_the_last_minute(sample(161, &now, 10)), []);
     }
 
     #[test]
