@@ -6,7 +6,7 @@ use support::{
     memcached::Memcached,
     ports::free_port,
     redis::{Env, Redis},
-    server::{Server, Setup},
+    server::Setup,
 };
 
 use super::{RULES, one};

@@ -193,9 +193,9 @@ fn a_service_removes_only_its_own_sockets() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("socket");
         let start = || Setup::new().rules("shop.yaml", RULES).env(variable, socket.to_str().unwrap()).start();
-        let mut first = start();
+        let first = start();
         fs::remove_file(&socket).unwrap();
-        let mut second = start();
+        let second = start();
         drop(first.final_log());
         assert!(socket.exists(), "{variable}: it is the second one's");
         drop(second.final_log());

@@ -187,10 +187,11 @@ fn descriptors_that_no_rule_meets_are_named_with_the_reason() {
 /// A configuration with filters before the rate limit filter, and items of the filter's own.
 fn with_filters(before: &[&str], items: &str) -> String {
     let config = envoy(&format!("domain: shop\n              rate_limits: [{items}]"), &route(""), "");
-    let before: String = before
+    let before = before
         .iter()
         .map(|filter| format!("          - {{name: x, typed_config: {{'@type': type.googleapis.com/envoy.extensions.filters.http.{filter}}}}}\n"))
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     config.replace("http_filters:\n", &format!("http_filters:\n{before}"))
 }
 

@@ -8,6 +8,12 @@
 //! rules, and a [`receiver`] collects spans. Assertions about the service are in the tests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::new_without_default,
+    clippy::result_unit_err,
+    clippy::should_implement_trait,
+    reason = "these are for callers of published crates"
+)]
 
 use std::{
     thread,

@@ -54,7 +54,7 @@ pub(super) struct Watch(Mutex<Samples>);
 #[derive(Default)]
 struct Samples {
     /// The oldest first.
-    samples: VecDeque<Sample>,
+    kept: VecDeque<Sample>,
     has_begun: bool,
     current: Vec<NotEnforced>,
 }
@@ -227,17 +227,17 @@ impl Samples {
             self.has_begun = true;
             // Counters begin at 0, so all that the first sample has is of the last minute.
             let begin = Sample { time: now.time, domains: BTreeMap::new(), failures: Failures::default() };
-            self.samples.push_back(begin);
+            self.kept.push_back(begin);
         }
         let is_old = |sample: &Sample| {
             // Also one that is later, by a clock that was set back.
             !(0..=WINDOW_SECONDS * 1_000_000).contains(&now.time.micros().wrapping_sub(sample.time.micros()))
         };
-        self.samples.retain(|sample| !is_old(sample));
-        let found = self.samples.front().map(|first| between(first, &now)).unwrap_or_default();
+        self.kept.retain(|sample| !is_old(sample));
+        let found = self.kept.front().map(|first| between(first, &now)).unwrap_or_default();
         let is_due = |last: &Sample| now.time.seconds() >= last.time.seconds() + SAMPLE_SECONDS;
-        if self.samples.back().is_none_or(is_due) {
-            self.samples.push_back(now);
+        if self.kept.back().is_none_or(is_due) {
+            self.kept.push_back(now);
         }
         found
     }
@@ -375,7 +375,7 @@ mod tests {
         for second in 103..=160 {
             assert_eq!(seen.of_the_last_minute(sample(second, &now, 12)).len(), 2, "{second}");
         }
-        assert!(seen.samples.len() <= 7, "{}", seen.samples.len());
+        assert!(seen.kept.len() <= 7, "{}", seen.kept.len());
         // The samples of the seconds 101 to 109 were not kept.
         assert_eq!(seen.of_the_last_minute(sample(171, &now, 12)), []);
         assert_eq!(seen.of_the_last_minute(sample(90, &now, 12)), [], "the clock was set back");
