@@ -336,9 +336,10 @@ impl Planner<'_, '_> {
                 end = batch.keys().len();
             }
         }
-        // Statistics and logs have what the request asked for.
+        // Statistics and logs have what the request asked for. A report is a cost, and not an estimate.
         let hits = limit.hold.as_ref().map_or(limited.hits, |hold| {
-            hold.cut(hits_of(request, index, Some(limit)), limit.requests_per_unit)
+            let asked = hits_of(request, index, Some(limit));
+            if scope.ask == Ask::Report { asked } else { hold.cut(asked, limit.requests_per_unit) }
         });
         // All limits of a domain that have no rule count as one rule.
         let rule_hash = matched.rule().map_or_else(|| Rule::hash_of(request.domain), |rule| rule.hash);

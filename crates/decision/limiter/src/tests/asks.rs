@@ -21,6 +21,7 @@ descriptors:
   - {key: sliding_log, rate_limit: {unit: hour, requests_per_unit: 10, algorithm: sliding_log}}
   - {key: free, rate_limit: {unlimited: true}}
   - {key: budget, rate_limit: {unit: hour, requests_per_unit: 100, hold: {amount: 40, ttl: 10m}}}
+  - {key: cut, rate_limit: {unit: hour, requests_per_unit: 100, hold: {amount: 40, most: 50%, ttl: 10m}}}
   - {key: streams, rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: {ttl: 10m}}}
 ";
 
@@ -174,6 +175,17 @@ fn a_reservation_holds_what_fits_and_is_refused_as_a_whole() {
         assert_eq!((one.code, one.hold.is_some()), (OK, true), "one at a time, whatever it costs");
         report(&setup, "streams", 7);
         assert_eq!((look(&setup, &["streams"]), reserve(&setup, "streams", 7).code), (OVER, OVER));
+    }
+}
+
+#[test]
+fn most_cuts_a_reservation_and_no_report() {
+    for setup in setups(OnStoreFailure::Error, |_| ()) {
+        let reserved = reserve(&setup, "cut", 1000);
+        assert_eq!((reserved.code, reserved.hold.is_some(), left(&setup, "cut")), (OK, true, 50));
+        report(&setup, "cut", 60);
+        assert_eq!(left(&setup, "cut"), 0);
+        assert_eq!(reserve(&setup, "cut", 1).code, OVER);
     }
 }
 
