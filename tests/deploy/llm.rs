@@ -212,20 +212,20 @@ fn assert_spent(gateway: &Gateway, log: &[Value], limits: [u64; 2]) {
     let lines = lines(log);
     let teams = (0..TEAMS).map(|number| ("team_dollars", format!("team-{number}"), limits[0]));
     let keys = (0..KEYS).map(|number| ("key_dollars", format!("key-{number}"), limits[1]));
-    // A value may be the beginning of another one.
-    let open = |(key, value, limit): (&'static str, String, u64)| {
-        let open = gateway.open(&format!("{key}_{value}_"));
-        (key, value, limit, open)
-    };
-    let budgets: Vec<_> = teams.chain(keys).map(open).collect();
     let mut ends = Vec::new();
-    for (key, value, limit, open) in budgets {
-        let own = lines.iter().filter(|line| [&line.team, &line.key].contains(&&value));
-        let settled: u64 = own.filter(|line| !open.contains_key(&line.id)).map(|line| line.charged).sum();
-        let expected = settled + open.values().sum::<u64>();
-        let budget = gateway.budget(key, &value);
-        let seen = format!("{key}={value}: {budget:?}, {settled} settled, {open:?}");
-        assert_eq!((budget.spent + budget.held, budget.limit), (expected, limit), "{seen}");
+    for (key, value, limit) in teams.chain(keys) {
+        // What waited for a stopped Redis may still be on its way.
+        let (expected, seen) = eventually("spent and held is what the lines were charged", || {
+            // A value may be the beginning of another one.
+            let open = gateway.open(&format!("{key}_{value}_"));
+            let own = lines.iter().filter(|line| [&line.team, &line.key].contains(&&value));
+            let settled: u64 = own.filter(|line| !open.contains_key(&line.id)).map(|line| line.charged).sum();
+            let expected = settled + open.values().sum::<u64>();
+            let budget = gateway.budget(key, &value);
+            let seen = format!("{key}={value}: {budget:?}, {settled} settled, {open:?}");
+            let is_charged = (budget.spent + budget.held, budget.limit) == (expected, limit);
+            holds(is_charged, || &seen).map(|()| (expected, seen.clone()))
+        });
         assert!(expected <= limit, "{seen}");
         ends.push((key, value, expected, seen));
     }

@@ -88,16 +88,21 @@ fn the_coldest_lease_is_evicted_at_the_maximum() {
     let redis = Redis::single();
     let replica = leased(&redis.env(), RULES).env("LEASE_MAX_KEYS", "2").start_healthy();
     let client = replica.client();
-    for value in ["a", "b", "c", "d"] {
-        let one = request("d", &[&[("many", value)]]);
+    let evictions = || metric(&replica, "tollgate_lease_evictions_total");
+    let mut values = Vec::new();
+    // On a busy machine a lease may end by itself before another one takes its place.
+    while evictions() < 2.0 {
+        let value = values.len().to_string();
+        assert!(values.len() < 40, "of 40 keys, {} are evicted", evictions());
+        let one = request("d", &[&[("many", &value)]]);
         assert_eq!(admitted(&client, &one, 200), 200);
+        values.push(value);
         assert!(metric(&replica, "tollgate_lease_keys") <= 2.0);
         // Of keys that are equally hot the first ones stay, so this one must be cold.
         thread::sleep(IDLE);
     }
-    assert!(metric(&replica, "tollgate_lease_evictions_total") >= 2.0);
     thread::sleep(IDLE);
-    for value in ["a", "b", "c", "d"] {
+    for value in values {
         let key = format!("d_many_{value}_{}", window(YEAR));
         assert_eq!(redis.counter(&key), 200, "the hits left of {value} are returned");
     }

@@ -52,3 +52,21 @@ impl Grant {
         self.left.saturating_sub(demand.rate(time).unwrap_or_else(all))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_may_have_been_sent_before_a_grant_says_nothing_of_it() {
+        let time = Duration::from_millis;
+        let mut grant = Grant::new(100, time(10_000));
+        assert_eq!(grant.report(30, time(5_500), time(10_500)), None);
+        assert_eq!(
+            grant.report(40, time(10_500), time(15_500)),
+            Some(100),
+            "it may be used of an earlier one"
+        );
+        assert_eq!(grant.report(20, time(15_500), time(20_500)), Some(80));
+    }
+}
