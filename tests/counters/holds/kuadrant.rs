@@ -331,15 +331,15 @@ fn amounts_and_times_beyond_all_numbers_reserve_nothing_too_much() {
 #[test]
 fn token_limits_of_users_admit_what_they_have_room_for() {
     everywhere(|place, kuadrant, server| {
-        let of = |user| [("tokenlimit.free__65da223d", "1"), ("auth.identity.userid", user)];
+        let entries = |user| [("tokenlimit.free__65da223d", "1"), ("auth.identity.userid", user)];
         let reserved = |user: &'static str| {
             let labels = [("metric.model", "m")];
-            reservation(&kuadrant.reserve(reserve(&[&of(user), &labels], 50)).unwrap())
+            reservation(&kuadrant.reserve(reserve(&[&entries(user), &labels], 50)).unwrap())
         };
         let at_once = thread::scope(|scope| {
             let all = [(); 3].map(|()| {
                 scope.spawn(|| {
-                    let asked = reserve(&[&of("ann")], 50);
+                    let asked = reserve(&[&entries("ann")], 50);
                     reservation(&Kuadrant::of(server).reserve(asked).unwrap())
                 })
             });
@@ -349,10 +349,10 @@ fn token_limits_of_users_admit_what_they_have_room_for() {
         assert_eq!(ids.len(), 2, "{place}: 150 of 100");
         assert!(reserved("bob").is_some(), "{place}: another user");
         for id in ids {
-            assert!(kuadrant.commit(commit(&[&of("ann")], id, 35)).unwrap(), "{place}");
+            assert!(kuadrant.commit(commit(&[&entries("ann")], id, 35)).unwrap(), "{place}");
         }
         assert_eq!(reserved("ann"), None, "{place}: 70 of 100");
-        let asked = request("d", &[&of("ann")]);
+        let asked = request("d", &[&entries("ann")]);
         assert_eq!(
             kuadrant.check(asked.clone()).unwrap().overall_code(),
             Code::Ok,

@@ -137,7 +137,8 @@ impl Limiter {
                 let remaining = if found.consumed { 0 } else { found.remaining };
                 // The statistics are those of the whole.
                 batch.plan_again(index, refused.hits);
-                batch.decide(index, Decider::Transient, Verdict { remaining, ..refused.verdict });
+                let verdict = Verdict { remaining, reset: found.reset, ..refused.verdict };
+                batch.decide(index, Decider::Transient, verdict);
             }
         }
         Ok(())

@@ -44,8 +44,16 @@ pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let dynamic_metadata = metadata::metadata(&conclusion).map(Box::new);
     let code = conclusion.code;
     let statuses = conclusion.statuses;
-    let (hold, released) = (None, false);
-    Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, hold, released }
+    Answer {
+        code,
+        statuses,
+        response_headers,
+        request_headers,
+        body,
+        dynamic_metadata,
+        hold: None,
+        released: false,
+    }
 }
 
 /// The over-limit body and its `content-type`: the rule's, or that of `OVER_LIMIT_BODY`, with the values of the governing

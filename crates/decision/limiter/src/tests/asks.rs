@@ -110,7 +110,13 @@ fn a_report_takes_what_is_left_of_limits_that_refuse_hits_beyond_them() {
         for key in ["token_bucket", "sliding_window", "sliding_log"] {
             report(&setup, key, 4);
             assert_eq!(left(&setup, key), 6, "{key}");
-            report(&setup, key, 7);
+            let taken = asked(&setup, &[key], Ask::Report, 7).unwrap();
+            let read = asked(&setup, &[key], Ask::Decide, 0).unwrap();
+            let resets = [&taken, &read].map(|answer| {
+                let limit = answer.statuses[0].current_limit.as_ref().unwrap();
+                limit.seconds_until_reset
+            });
+            assert!(resets[0] > 0 && resets[0] == resets[1], "{key}: {resets:?}");
             assert_eq!((left(&setup, key), look(&setup, &[key])), (0, OVER), "{key}");
             // Total and over limit, with the look.
             assert_eq!(setup.counts(key)[..2], [12, 8], "{key}");

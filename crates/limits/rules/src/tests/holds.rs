@@ -102,15 +102,15 @@ fn refuses_what_cannot_hold_with_its_place() {
 
 #[test]
 fn most_is_read_and_part_of_the_hash() {
-    let of = |most: &str| {
+    let with = |most: &str| {
         let limit = format!("{{unit: day, requests_per_unit: 90, hold: {{amount: 1, {most}ttl: 1m}}}}");
         assert_eq!(messages(&limit), [""; 0]);
         compiled(&limit, Countable::Everything).rules.unwrap()
     };
-    let hashes = ["", "most: 20%, ", "most: 1_8, ", "most: '19', "].map(|most| of(most).fingerprint());
+    let hashes = ["", "most: 20%, ", "most: 1_8, ", "most: '19', "].map(|most| with(most).fingerprint());
     assert_eq!(hashes.iter().collect::<std::collections::BTreeSet<_>>().len(), 4, "{hashes:?}");
     for (written, most) in [("most: 20%, ", "20%"), ("most: 1_8, ", "18"), ("most: ~, ", "none")] {
-        let rules = of(written);
+        let rules = with(written);
         let rule = rules.rules()[0];
         let hold = rule.limits().unwrap().first().hold.clone().unwrap();
         assert_eq!(hold.most.map_or("none".to_owned(), |most| most.to_string()), most);

@@ -336,8 +336,7 @@ struct Checked<S> {
 
 impl<S> Checked<S> {
     fn new(inner: S, settings: &Settings, Parts { limiter, stats, .. }: &Parts) -> Self {
-        let (limiter, stats) = (limiter.clone(), stats.clone());
-        Self { inner, limiter, stats, max: settings.max_request_bytes }
+        Self { inner, limiter: limiter.clone(), stats: stats.clone(), max: settings.max_request_bytes }
     }
 }
 

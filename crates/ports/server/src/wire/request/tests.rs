@@ -301,7 +301,8 @@ proptest! {
             (DecisionRpc::Reserve, reserve.encode_to_vec(), Ask::Reserve { ttl: valid }, Some(amount)),
             (DecisionRpc::Commit, commit.encode_to_vec(), Ask::Report, Some(amount)),
         ] {
-            let (mut escaped, mut request) = (Vec::new(), Request::default());
+            let mut escaped = Vec::new();
+            let mut request = Request::default();
             super::read(rpc, &message, NONE, &mut escaped, &mut request).unwrap();
             prop_assert_eq!((request.domain, request.ask), (&*domain, ask), "{:?}", rpc);
             let read: Vec<_> = request.descriptors.iter().map(|descriptor| descriptor.entries[0].value).collect();
@@ -319,7 +320,8 @@ proptest! {
         let bytes = fields.concat();
         let some = Bounds { descriptors: 2, entries: 2 };
         for rpc in [DecisionRpc::CheckRateLimit, DecisionRpc::Report, DecisionRpc::Reserve, DecisionRpc::Commit] {
-            let (mut escaped, mut request) = (Vec::new(), Request::default());
+            let mut escaped = Vec::new();
+            let mut request = Request::default();
             let is_read = super::read(rpc, &bytes, some, &mut escaped, &mut request).is_ok();
             prop_assert!(!is_read || request.descriptors.len() <= 2);
             // Prost refuses texts that are not UTF-8, and this parser escapes them.
