@@ -177,21 +177,13 @@ impl Limiter {
         let ends = Closings::of_report(request, &self.holds.queue, &self.stats).map(Box::new);
         let closings = Closings::of(request, &self.holds.queue, &self.stats);
         let closes = closings.is_some();
+        let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         if closes && request.descriptors.iter().all(holds::closes) {
             if let Some(trace) = trace {
                 trace.rules = vec![None; request.descriptors.len()];
             }
-            self.show(request, Holding::Nothing, now);
-            self.count_closing(request.domain);
-            let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
-            let descriptors = request.descriptors.len();
-            if closings.is_none() {
-                return Ok(Decided::Answer(Answer::closing(descriptors)));
-            }
-            let pending = Pending { closings, ends, waiting: None, descriptors };
-            return Ok(self.wait(pending, until, is_traced));
+            return Ok(self.only_close(request, closings, ends, now, until, is_traced));
         }
-        let closings = closings.and_then(|closings| self.try_close(closings)).map(Box::new);
         let served = self.source.load();
         let served = served.as_ref().ok_or(RequestError::NoRules)?;
         if let Some(cache) = &self.over_limit {
@@ -255,6 +247,26 @@ impl Limiter {
             self.give_hold(&mut answer, token, &planned.batch);
         }
         Ok(Decided::Answer(answer))
+    }
+
+    /// Answers a request whose descriptors do nothing but settle and end holds.
+    #[inline(never)]
+    fn only_close(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        closings: Option<Box<Closings>>,
+        ends: Option<Box<Closings>>,
+        now: Time,
+        until: Option<Instant>,
+        is_traced: bool,
+    ) -> Decided {
+        self.show(request, Holding::Nothing, now);
+        self.count_closing(request.domain);
+        let descriptors = request.descriptors.len();
+        if closings.is_none() {
+            return Decided::Answer(Answer::closing(descriptors));
+        }
+        self.wait(Pending { closings, ends, waiting: None, descriptors }, until, is_traced)
     }
 
     pub(super) fn scope<'a>(&'a self, served: &'a Served, now: Time) -> Scope<'a> {
