@@ -158,7 +158,7 @@ fn start(
     let rules = state.last_success.map_or("no rules".to_owned(), |_| format!("rules {:016x}", state.hash));
     let what = format!("version {}, {rules}", env!("CARGO_PKG_VERSION"));
     app.fleet.changes.record(change("started", what, SystemClock.now()));
-    let flushing = sinks::start(settings, app).map_err(StartError::system)?;
+    let flushing = sinks::start(settings, app)?;
     let writing = recent::write_logs(settings, app).map_err(StartError::system)?;
     let senders = Arc::new(Senders { app: app.clone(), workers, flushing, writing });
     Ok(Running { accepting, pages, drain, stop, senders })

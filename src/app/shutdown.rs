@@ -150,14 +150,14 @@ impl Senders {
             app.request_log.as_ref().map_or(0, |log| log.unwritten()),
         ];
         let all = all.map(|number| (number > 0).then_some(number));
-        let [connections, settles, leased_hits, changes, statsd_values, spans, decisions, requests] = all;
+        let [connections, settles, leased_hits, changes, metric_values, spans, decisions, requests] = all;
         if all.iter().any(Option::is_some) {
             warn!(
                 connections,
                 settles,
                 leased_hits,
                 changes,
-                statsd_values,
+                metric_values,
                 spans,
                 decisions,
                 requests,

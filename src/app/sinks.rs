@@ -1,11 +1,14 @@
-//! The names of metrics on the page for Prometheus, and the statsd sinks.
+//! The names of metrics on the page for Prometheus, and the sinks.
 
 use std::{io, sync::Arc};
 
 use tracing::warn;
 
 use super::{StartError, gauges::documentation, parts::App};
-use exporters::statsd::{self, Flushing};
+use exporters::{
+    otlp,
+    statsd::{self, Flushing},
+};
 use faults::files;
 use metrics::{
     Exposition,
@@ -41,9 +44,14 @@ pub(super) fn exposition(settings: &Settings) -> Result<Exposition, StartError> 
     Ok(Exposition::Mapped(Box::new(Mapped::new(mapper, documentation()))))
 }
 
-pub(super) fn start(settings: &Settings, app: &Arc<App>) -> io::Result<Flushing> {
+pub(super) fn start(settings: &Settings, app: &Arc<App>) -> Result<Flushing, StartError> {
     let shown = app.clone();
     let gauges: statsd::SharedGauges = Arc::new(move |samples| shown.sample(samples));
     let sinks = settings.sinks.statsd.iter().chain(&settings.sinks.dog).cloned().collect();
-    statsd::start(&app.stats, &gauges, settings.metrics.flush_interval, sinks)
+    let mut flushing = statsd::start(&app.stats, &gauges, settings.metrics.flush_interval, sinks)
+        .map_err(StartError::system)?;
+    if let Some(export) = &settings.sinks.otlp {
+        otlp::metrics::start(&app.stats, &gauges, export, &mut flushing).map_err(StartError)?;
+    }
+    Ok(flushing)
 }

@@ -98,7 +98,7 @@ fn statsd(dir: &Path) -> Hang {
         count(server);
         Box::new(())
     };
-    Hang::new(env, listener, begin, "statsd_values=")
+    Hang::new(env, listener, begin, "metric_values=")
 }
 
 /// A collector that never answers.
@@ -118,6 +118,18 @@ fn collector(_: &Path) -> Hang {
         Box::new(())
     };
     Hang::new(env, receiver, begin, "spans=")
+}
+
+/// A collector of metrics that never answers.
+fn metrics(_: &Path) -> Hang {
+    let receiver = Receiver::start(true, None);
+    receiver.set(Manner::Silent);
+    let env = [
+        ("OTEL_METRICS_EXPORTER", "otlp".to_owned()),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "grpc".to_owned()),
+        ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", format!("http://127.0.0.1:{}", receiver.port)),
+    ];
+    Hang::new(env, receiver, |_| Box::new(()), "metric_values=")
 }
 
 /// A Redis that is stopped after a request has held, and before it settles.
@@ -211,10 +223,11 @@ fn decisions(dir: &Path) -> Hang {
 
 type Make = fn(&Path) -> Hang;
 
-const KINDS: [(&str, Make); 6] = [
+const KINDS: [(&str, Make); 7] = [
     ("statsd", statsd),
     ("collector", collector),
     ("redis", redis),
+    ("metrics", metrics),
     ("readers", readers),
     ("caller", caller),
     ("decisions", decisions),

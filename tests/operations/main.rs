@@ -15,6 +15,8 @@ pub(crate) mod cli;
 pub(crate) mod connect;
 // statsd and DogStatsD.
 pub(crate) mod statsd;
+// Metrics over OTLP.
+pub(crate) mod otlp;
 // Spans: their attributes, their parents, and collectors of all kinds.
 pub(crate) mod tracing;
 // Metric series of callers' values.

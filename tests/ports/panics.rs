@@ -389,6 +389,28 @@ fn the_next_flush_to_statsd_includes_one_that_panicked() {
 }
 
 #[test]
+fn the_next_export_of_metrics_includes_one_that_panicked() {
+    let receiver = Receiver::start(false, None);
+    let server = Faulty::start(
+        setup()
+            .env("OTEL_METRICS_EXPORTER", "otlp")
+            .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{}", receiver.port))
+            .env("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")
+            .env("OTEL_METRIC_EXPORT_INTERVAL", "50"),
+    );
+    server.inject("otlp_metrics");
+    ask(&server.0.client()).unwrap();
+    server.wait("otlp_metrics");
+    let hits = "tollgate_rule_hits_total{domain=\"d\",rule=\"k\",outcome=\"allowed\"}";
+    eventually("the hit arrives", || {
+        let metrics = receiver.exports().into_iter().flat_map(|export| export.metrics);
+        let sent: f64 = metrics.filter_map(|metric| metric.samples().remove(hits)).sum();
+        holds(sent > 0.0, || "none yet")
+    });
+    server.assert_counted(&[("otlp_metrics", 1.0)]);
+}
+
+#[test]
 fn periodic_work_restarts_after_a_panic() {
     let authority = Authority::new("ca");
     let files = Files::new(&authority.server());

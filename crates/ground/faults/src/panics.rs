@@ -67,6 +67,8 @@ text::named! {
         SpanExporter = "span_exporter",
         /// One flush to statsd; the next one sends the rest.
         Statsd = "statsd",
+        /// One export of metrics; the next one has the rest.
+        OtlpMetrics = "otlp_metrics",
         TlsReload = "tls_reload",
         /// The maintenance of leases, which restarts.
         Leases = "leases",

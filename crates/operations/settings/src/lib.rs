@@ -2,7 +2,7 @@
 //!
 //! [`vars`] is the table of variables with their types: a new setting is a row there, and a use of its field. [`Settings`]
 //! is what the program uses. `parse`, `address` and `values` parse one value each; `tls`, `redis`, `aws`,
-//! `memcached`, `xds`, `sinks` and `spans` check values that depend on each other. The command line passes the
+//! `memcached`, `xds`, `sinks` and `otlp` check values that depend on each other. The command line passes the
 //! environment and prints the problems that [`Settings::read`] reports; nothing here reads the process's environment, the
 //! clock or a file.
 
@@ -14,11 +14,11 @@ pub mod vars;
 mod aws;
 mod listing;
 pub mod memcached;
+mod otlp;
 mod policy;
 mod reader;
 pub mod redis;
 pub mod sinks;
-pub mod spans;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -202,7 +202,7 @@ impl Settings {
             answers: answers(&mut reader),
             sinks: sinks::read(&mut reader, &metrics),
             metrics,
-            spans: spans::read(&mut reader),
+            spans: otlp::spans(&mut reader),
             log: log(&mut reader),
             derived: mem::take(&mut reader.derived),
         };

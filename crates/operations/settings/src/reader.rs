@@ -5,6 +5,7 @@
 use std::{fmt, path::Path, time::Duration};
 
 use super::variable::{Setting, Var, without_login};
+use exporters::otlp::settings::Signal;
 use text::InvalidValue;
 
 /// The default timeout of Envoy's rate limit filter.
@@ -50,6 +51,8 @@ pub(super) struct Reader<'a> {
     vars: &'static [&'static Var],
     /// `REDIS_…` means `REDIS_PERSECOND_…` where the second Redis has such a variable.
     second_redis: bool,
+    /// `OTEL_EXPORTER_OTLP_…` means the variable of this signal where that is set.
+    signal: Option<Signal>,
     /// Defaults that depend on the machine or on other variables.
     pub(super) derived: Vec<(&'static str, String)>,
     pub(super) problems: Vec<Problem>,
@@ -63,7 +66,7 @@ impl<'a> Reader<'a> {
         vars: &'static [&'static Var],
     ) -> Self {
         let (derived, problems, warnings) = Default::default();
-        Self { env, exists, vars, second_redis: false, derived, problems, warnings }
+        Self { env, exists, vars, second_redis: false, signal: None, derived, problems, warnings }
     }
 
     /// Reads the variables of a Redis as those of the second one.
@@ -74,11 +77,29 @@ impl<'a> Reader<'a> {
         read
     }
 
-    /// The variable of the second Redis in place of this one, while its variables are read.
+    /// Reads the variables of all signals as those of this one, where they are set.
+    pub(super) fn of_signal<T>(&mut self, signal: Signal, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.signal = Some(signal);
+        let read = read(self);
+        self.signal = None;
+        read
+    }
+
+    /// The variable that is read in place of this one: of the second Redis, or of a signal if it is set.
     pub(super) fn effective(&self, var: &'static Var) -> &'static Var {
-        let Some(rest) = var.name.strip_prefix("REDIS_").filter(|_| self.second_redis) else { return var };
-        let of_second = |var: &&&Var| var.name.strip_prefix("REDIS_PERSECOND_") == Some(rest);
-        self.vars.iter().find(of_second).copied().unwrap_or(var)
+        let find = |name: String| self.vars.iter().find(|var| var.name == name).copied();
+        if self.second_redis {
+            let rest = var.name.strip_prefix("REDIS_");
+            return rest.and_then(|rest| find(format!("REDIS_PERSECOND_{rest}"))).unwrap_or(var);
+        }
+        let own = self.signal.zip(var.name.strip_prefix("OTEL_EXPORTER_OTLP_")).and_then(|(signal, rest)| {
+            let prefix = format!("OTEL_EXPORTER_OTLP_{}_", signal.name());
+            // A client certificate and its key come from the same place.
+            let set = if rest.starts_with("CLIENT_") { "CLIENT_" } else { rest };
+            let is_set = !self.set_with_prefix(&format!("{prefix}{set}")).is_empty();
+            find(format!("{prefix}{rest}")).filter(|_| is_set)
+        });
+        own.unwrap_or(var)
     }
 
     /// The value of a setting. An empty one means the default, unless the setting accepts any text.
@@ -122,16 +143,6 @@ impl<'a> Reader<'a> {
     pub(super) fn set_with_prefix(&self, prefix: &str) -> Vec<&'static str> {
         let names = self.vars.iter().filter(|&&var| var.name.starts_with(prefix) && self.is_set(var));
         names.map(|var| var.name).collect()
-    }
-
-    /// The value of the first setting if it is set, else of the second.
-    pub(super) fn either<T: Default>(
-        &mut self,
-        first: &'static Setting<T>,
-        second: &'static Setting<T>,
-    ) -> T {
-        let setting = if self.is_set(first) { first } else { second };
-        self.read(setting)
     }
 
     pub(super) fn is_rejected(&self, var: &'static Var) -> bool {

@@ -1,18 +1,22 @@
-//! The sinks of metrics: statsd and DogStatsD.
+//! The sinks of metrics: statsd, DogStatsD, and a collector.
 //!
 //! The Go service has one sink at a time; here each is enabled by itself.
 
 use regex::Regex;
 
 use super::{
+    otlp,
     reader::Reader,
     values::{StatsdProtocol, tags},
     variable::Var,
     vars::{self, Metrics},
 };
-use exporters::statsd::{
-    Dialect, Sink,
-    settings::{Mogrifier, SinkAddress, Tags},
+use exporters::{
+    otlp::metrics::MetricsExport,
+    statsd::{
+        Dialect, Sink,
+        settings::{Mogrifier, SinkAddress, Tags},
+    },
 };
 use net::HostPort;
 
@@ -20,13 +24,19 @@ use net::HostPort;
 pub struct Sinks {
     pub statsd: Option<Sink>,
     pub dog: Option<Sink>,
+    pub otlp: Option<MetricsExport>,
 }
 
 pub(super) fn read(reader: &mut Reader<'_>, metrics: &Metrics) -> Sinks {
     let shared = HostPort { host: metrics.statsd_host.clone(), port: metrics.statsd_port }.or_localhost();
     let statsd = statsd(reader, metrics, shared.clone());
     let dog = dog(reader, metrics, shared);
-    let sinks = Sinks { statsd: statsd.filter(|_| !metrics.disable), dog: dog.filter(|_| !metrics.disable) };
+    let otlp = otlp::metrics(reader);
+    let sinks = Sinks {
+        statsd: statsd.filter(|_| !metrics.disable),
+        dog: dog.filter(|_| !metrics.disable),
+        otlp: otlp.filter(|_| !metrics.disable),
+    };
     if sinks.statsd.is_none() && sinks.dog.is_none() {
         let condition = "without statsd or DogStatsD; Prometheus adds labels where it scrapes";
         reader.warn_unused(&[&vars::EXTRA_TAGS], condition);

@@ -40,7 +40,7 @@ fn problems(set: &[(&str, &str)]) -> Vec<String> {
 #[test]
 fn the_variables_of_the_table_are_those_that_are_read() {
     let read = RefCell::new(BTreeSet::new());
-    // Those of a collector are read only with tracing, and those of AWS with its login to Redis.
+    // Those of a collector are read only if something is sent, and those of AWS with its login to Redis.
     let of_aws = [
         ("REDIS_URL", "rediss://cache"),
         ("REDIS_AWS_IAM_AUTH", "true"),
@@ -48,7 +48,7 @@ fn the_variables_of_the_table_are_those_that_are_read() {
         ("REDIS_AWS_IAM_USER_ID", "app"),
         ("AWS_REGION", "eu-west-1"),
     ];
-    for set in [&[("TRACING_ENABLED", "true")][..], &of_aws] {
+    for set in [&[("TRACING_ENABLED", "true"), ("OTEL_METRICS_EXPORTER", "otlp")][..], &of_aws] {
         let env = |name: &str| {
             read.borrow_mut().insert(name.to_owned());
             set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
@@ -64,7 +64,8 @@ fn no_problem_warning_or_listing_repeats_a_login() {
     for var in vars::ALL {
         for value in ["user:hunter2@host:1", "tcp://user:hunter2@host:1", "host:1,user:hunter2@other:2"] {
             for backend in ["memory", "memcache", "redis"] {
-                let set = [("BACKEND_TYPE", backend), ("TRACING_ENABLED", "true"), (var.name, value)];
+                let on = [("TRACING_ENABLED", "true"), ("OTEL_METRICS_EXPORTER", "otlp")];
+                let set = [on[0], on[1], ("BACKEND_TYPE", backend), (var.name, value)];
                 let said = match read(&set) {
                     Ok((_, warnings)) => warnings.iter().map(ToString::to_string).collect::<Vec<_>>(),
                     Err(problems) => problems.iter().map(ToString::to_string).collect(),

@@ -11,8 +11,8 @@ use super::{
 use aws_iam::settings::Service;
 use exporters::{
     logs::LogFormat,
+    otlp::{metrics::Temporality, settings::Protocol},
     statsd::settings::{SinkAddress, Tags},
-    tracing::settings::Protocol,
 };
 use faults::OnStoreFailure;
 use limit::CountingMode;
@@ -25,7 +25,7 @@ use rules::template::Template;
 use server::grpc::settings::GrpcServer;
 use text::InvalidValue;
 
-by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType, Service);
+by_name!(CountingMode, GrpcServer, KeyFormat, KeyValues, OnStoreFailure, RedisType, Service, Temporality);
 
 by_function! {
     BackendType: |text| {
@@ -276,6 +276,17 @@ impl Value for SinkAddress {
 fn socket_path(text: &str) -> Option<PathBuf> {
     let path = text.strip_prefix("unix://").unwrap_or(text);
     path.starts_with('/').then(|| path.into())
+}
+
+/// The names of OpenTelemetry's specification, of which JSON is left out.
+pub(super) fn otlp_protocol(text: &str) -> Result<Protocol, InvalidValue> {
+    exact_choice(text, &[("http/protobuf", Protocol::Http), ("grpc", Protocol::Grpc)])
+}
+
+/// Whether `otlp` is among the exporters of metrics. The page for Prometheus has its own variable.
+pub(super) fn exports_over_otlp(text: &str) -> Result<bool, InvalidValue> {
+    let exporters = [("none", false), ("prometheus", false), ("otlp", true)];
+    text.split(',').try_fold(false, |any, name| Ok(any | exact_choice(name.trim(), &exporters)?))
 }
 
 pub(super) fn gzip(text: &str) -> Result<bool, InvalidValue> {

@@ -25,8 +25,8 @@ use aws_iam::settings::Service;
 use counters::MostHolds;
 use exporters::{
     logs::LogFormat,
+    otlp::{metrics::Temporality, settings::Protocol},
     statsd::settings::{SinkAddress, Tags},
-    tracing::settings::Protocol,
 };
 use faults::OnStoreFailure;
 use limit::CountingMode;
@@ -514,14 +514,35 @@ table! {
             that are traced, from 0 to 1.";
         TRACING_DESCRIPTOR_VALUES descriptor_values: bool = "false", "Adds keys and values of descriptors \
             to spans; they may identify people.";
-        TRACING_SERVICE_NAME service_name: String = "RateLimit", "Service name in spans.";
-        TRACING_SERVICE_NAMESPACE service_namespace: String = "", "Service namespace in spans.";
-        TRACING_SERVICE_INSTANCE_ID service_instance_id: String = "", "Service instance id in spans; a \
+        OTEL_BSP_MAX_QUEUE_SIZE max_queued: usize = "2048" as parse::whole::<_, 1, MILLION>, "Maximum \
+            number of queued spans; further ones are dropped and counted.";
+        OTEL_BSP_MAX_EXPORT_BATCH_SIZE max_batch: usize = "512" as parse::whole::<_, 1, MILLION>, "Spans \
+            per export.";
+        OTEL_BSP_SCHEDULE_DELAY delay: Duration = "5000" as parse::milliseconds::<0, HOUR>,
+            "Maximum delay before a span is exported, in milliseconds.";
+    }
+    pub(super) MetricsOverOtlp in "Metrics over OTLP" {
+        OTEL_METRICS_EXPORTER: bool = "none" as values::exports_over_otlp, "`otlp` sends all metrics to a \
+            collector; `none` does not, nor does `prometheus`, whose page has `USE_PROMETHEUS`.";
+        OTEL_METRIC_EXPORT_INTERVAL interval: Duration = "60000" as parse::milliseconds::<1, HOUR>, "Interval of \
+            exports in milliseconds.";
+        OTEL_METRIC_EXPORT_TIMEOUT timeout: Duration = "30000" as parse::milliseconds::<1, HOUR>, "Time limit of \
+            an export in milliseconds, over all of its messages.";
+        OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE temporality: Temporality = "cumulative", "`cumulative` \
+            sends counts since the start, `delta` those since the last accepted export, `lowmemory` deltas of \
+            histograms alone.";
+    }
+    pub(super) OpenTelemetry in "OpenTelemetry collector" {
+        TRACING_SERVICE_NAME service_name: String = "RateLimit", "Service name in spans and metrics.";
+        TRACING_SERVICE_NAMESPACE service_namespace: String = "", "Service namespace.";
+        TRACING_SERVICE_INSTANCE_ID service_instance_id: String = "", "Service instance id; a \
             random UUID if unset.";
         OTEL_RESOURCE_ATTRIBUTES resource_attributes: String = "", "Further resource attributes: \
             `name=value,name=value`.";
-        OTEL_EXPORTER_OTLP_ENDPOINT: String = "", "URL of the collector; `/v1/traces` is appended for \
-            `http`. Defaults to `http://localhost:4318`, or `http://localhost:4317` for `grpc`.", login;
+        OTEL_EXPORTER_OTLP_ENDPOINT: String = "", "URL of the collector; `/v1/traces` or `/v1/metrics` \
+            is appended for HTTP. Defaults to `http://localhost:4318`, or `http://localhost:4317` for gRPC.", login;
+        OTEL_EXPORTER_OTLP_PROTOCOL: Protocol = "http/protobuf" as values::otlp_protocol, "`http/protobuf` or \
+            `grpc`, for metrics; spans have `TRACING_EXPORTER_PROTOCOL`.";
         OTEL_EXPORTER_OTLP_HEADERS: HeaderMap = "" as values::headers, "Headers of every export: \
             `name=value,name=value`, values percent-encoded.", secret;
         OTEL_EXPORTER_OTLP_TIMEOUT: Duration = "10000" as parse::milliseconds::<1, HOUR>, "Time limit \
@@ -531,8 +552,8 @@ table! {
         OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: Option<PathBuf> = "", "PEM file of the client certificate.";
         OTEL_EXPORTER_OTLP_CLIENT_KEY: Option<PathBuf> = "", "PEM file of its key.";
         OTEL_EXPORTER_OTLP_INSECURE: bool = "false", "Disables TLS if the URL has no scheme.";
-        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: String = "", "Takes precedence over \
-            `OTEL_EXPORTER_OTLP_ENDPOINT`, and is used as is. The next seven take precedence likewise.",
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: String = "", "For spans in place of \
+            `OTEL_EXPORTER_OTLP_ENDPOINT`, and used as it is. The next seven take precedence likewise.",
             login;
         OTEL_EXPORTER_OTLP_TRACES_HEADERS: HeaderMap = "" as values::headers, "Headers.", secret;
         OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: Duration = "10000" as parse::milliseconds::<1, HOUR>, "Time \
@@ -542,12 +563,18 @@ table! {
         OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE: Option<PathBuf> = "", "Client certificate.";
         OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY: Option<PathBuf> = "", "Its key.";
         OTEL_EXPORTER_OTLP_TRACES_INSECURE: bool = "false", "Disables TLS.";
-        OTEL_BSP_MAX_QUEUE_SIZE max_queued: usize = "2048" as parse::whole::<_, 1, MILLION>, "Maximum \
-            number of queued spans; further ones are dropped and counted.";
-        OTEL_BSP_MAX_EXPORT_BATCH_SIZE max_batch: usize = "512" as parse::whole::<_, 1, MILLION>, "Spans \
-            per export.";
-        OTEL_BSP_SCHEDULE_DELAY delay: Duration = "5000" as parse::milliseconds::<0, HOUR>,
-            "Maximum delay before a span is exported, in milliseconds.";
+        OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: String = "", "For metrics in place of \
+            `OTEL_EXPORTER_OTLP_ENDPOINT`, and used as it is. The next eight take precedence likewise.",
+            login;
+        OTEL_EXPORTER_OTLP_METRICS_PROTOCOL: Protocol = "http/protobuf" as values::otlp_protocol, "Protocol.";
+        OTEL_EXPORTER_OTLP_METRICS_HEADERS: HeaderMap = "" as values::headers, "Headers.", secret;
+        OTEL_EXPORTER_OTLP_METRICS_TIMEOUT: Duration = "10000" as parse::milliseconds::<1, HOUR>, "Time \
+            limit in milliseconds.";
+        OTEL_EXPORTER_OTLP_METRICS_COMPRESSION: bool = "none" as values::gzip, "Compression.";
+        OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE: Option<PathBuf> = "", "CAs.";
+        OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE: Option<PathBuf> = "", "Client certificate.";
+        OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY: Option<PathBuf> = "", "Its key.";
+        OTEL_EXPORTER_OTLP_METRICS_INSECURE: bool = "false", "Disables TLS.";
     }
     pub Log in "Logs" {
         LOG_LEVEL level: Option<Level> = "INFO" as parse::level, "`trace`, `debug`, `info`, `warn`, `error`, or `fatal` and \

@@ -66,8 +66,8 @@ pub use self::{
     quotas::{QuotaRefused, Quotas},
     rule::RuleStats,
     service::{
-        AdminChanges, CallerLeft, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError, Port,
-        RejectReason, ServiceStats, Unauthorized,
+        AdminChanges, CallerLeft, ChangeResult, ConnectionClosed, ConnectionRefused, Method, PeerError,
+        PointResult, Port, RejectReason, ServiceStats, Unauthorized,
     },
     shard::{Counter, ShardCount},
     usage::{

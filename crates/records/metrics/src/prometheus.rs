@@ -29,8 +29,7 @@ impl Stats {
             Exposition::Own { in_milliseconds } => *in_milliseconds,
         };
         let mut page = Page::new(out, in_milliseconds);
-        rules(&mut page, self);
-        self.samples(gauges, &mut |metric, labels, value| page.sample(metric, labels, value));
+        self.every_sample(gauges, &mut |metric, labels, value| page.sample(metric, labels, value));
         page.written
     }
 
@@ -40,6 +39,12 @@ impl Stats {
         // Writing to a String cannot fail.
         let _ = self.write(gauges, &mut text);
         text
+    }
+
+    /// Every sample, in the order of the page; the samples of a metric come together.
+    pub fn every_sample(&self, gauges: &Gauges<'_>, take: &mut dyn FnMut(&Metric, &[&str], Value<'_>)) {
+        rules(&mut Samples(take), self);
+        self.samples(gauges, take);
     }
 
     /// Every sample but those of the rules' statsd counters.
@@ -78,14 +83,14 @@ fn cpu_seconds() -> Option<f64> {
     Some(Duration::from_millis(millis.checked_div(procfs::ticks_per_second())?).as_secs_f64())
 }
 
-fn rules(page: &mut Page<'_>, stats: &Stats) {
+fn rules(samples: &mut Samples<'_>, stats: &Stats) {
     let totals = stats.registry.totals();
     for (counter, metric) in RuleCounter::ALL.into_iter().zip(rows::RULES) {
         for (labels, sums) in &totals {
             let n = shown(counter, labels, &sums.counts);
             // A series named by a caller's value appears with its first hit, and one of refunds with the first refund.
             if n > 0 || sums.is_of_rules && counter != RuleCounter::TotalNegativeHits {
-                page.sample(metric, &labels.values(), n.into());
+                samples.values(metric, [(labels.values(), n)]);
             }
         }
     }

@@ -6,7 +6,8 @@ use super::{
     HoldBound, HoldEnd, LeaseUsage, PoolUsage, QuotaRefused, ResponseCode, Stats, StoreKind, StoreUsage,
     domains::UNMATCHED_DESCRIPTORS,
     service::{
-        CallerLeft, ConnectionClosed, ConnectionRefused, Method, PeerError, Port, RejectReason, Unauthorized,
+        CallerLeft, ConnectionClosed, ConnectionRefused, Method, PeerError, PointResult, Port, RejectReason,
+        Unauthorized,
     },
 };
 use crate::{FailureReason, Samples, Value, log_lines_dropped, rows};
@@ -81,6 +82,9 @@ rows! { pub SERVICE = service(stats: &Stats)
         "Panics by the interrupted work; the log has backtraces.";
     Counter "tollgate_log_lines_dropped_total" = log_lines_dropped();
         "Log lines dropped because standard error was not read in time, or its disk is full.";
+    Counter "tollgate_otlp_points_total" ["result"]
+        = PointResult::ALL.map(|result| ([result.name()], stats.service.otlp_points(result).get()));
+        "Data points of metrics sent over OTLP, by what became of them; the next export has what was not accepted.";
     Gauge "tollgate_connections_open" = stats.service.connections_open(); "Open gRPC connections.";
     Counter "tollgate_connections_accepted_total" = stats.service.connections_accepted.get();
         "Accepted gRPC connections.";

@@ -116,6 +116,16 @@ text::named! {
     }
 }
 
+text::named! {
+    /// What became of a data point that was sent over OTLP.
+    pub enum PointResult {
+        Accepted = "accepted",
+        /// The collector was unreachable, or returned a retryable error.
+        Unreachable = "unreachable",
+        Refused = "refused",
+    }
+}
+
 /// The counters of the service, present from the start.
 #[derive(Default)]
 pub struct ServiceStats {
@@ -140,6 +150,7 @@ pub struct ServiceStats {
     requests: [Counter; Method::ALL.len()],
     response_time: [Histogram; Method::ALL.len()],
     refused: [Counter; RejectReason::ALL.len()],
+    otlp_points: [Counter; PointResult::ALL.len()],
     store_failures: [[Counter; FailureReason::ALL.len()]; OnStoreFailure::ALL.len()],
 }
 
@@ -187,6 +198,7 @@ impl ServiceStats {
         requests(method: Method) -> Counter;
         response_time(method: Method) -> Histogram;
         refused(reason: RejectReason) -> Counter;
+        otlp_points(result: PointResult) -> Counter;
         /// Requests decided by a policy because the store failed.
         store_failures(policy: OnStoreFailure, reason: FailureReason) -> Counter;
     }

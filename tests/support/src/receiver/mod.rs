@@ -1,5 +1,6 @@
-//! A collector: receives OTLP over HTTP or gRPC on its own port, and keeps the exports, which `spans` decodes.
+//! A collector: receives OTLP over HTTP or gRPC on its own port, and keeps the exports, which `spans` and `metrics` decode.
 
+mod metrics;
 mod spans;
 
 use std::{
@@ -29,6 +30,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::eventually;
 
+pub use metrics::{Metric, Number};
 pub use spans::{AttributeValue, Export, Span};
 
 /// The behaviour of the collector.
@@ -36,7 +38,7 @@ pub use spans::{AttributeValue, Export, Span};
 pub enum Manner {
     /// Accepts every batch.
     Takes,
-    /// Accepts a batch, but rejects this many of its spans.
+    /// Accepts a batch, but rejects this many of its spans or points.
     LeavesOut(i64),
     /// Returns an HTTP or gRPC status.
     Answers(u16),

@@ -9,6 +9,8 @@ use flate2::read::GzDecoder;
 use http::HeaderMap;
 use prost::Message;
 
+use super::metrics::{self, Metric};
+
 /// The content of a request.
 #[derive(Clone, Debug)]
 pub struct Export {
@@ -17,6 +19,7 @@ pub struct Export {
     pub bytes: Vec<u8>,
     pub resource: BTreeMap<String, AttributeValue>,
     pub spans: Vec<Span>,
+    pub metrics: Vec<Metric>,
 }
 
 /// A received span.
@@ -103,6 +106,11 @@ pub(super) fn read(path: &str, headers: HeaderMap, body: &[u8], grpc: bool) -> E
         bytes.clear();
         GzDecoder::new(message).read_to_end(&mut bytes).expect("invalid gzip");
     }
+    let path = path.to_owned();
+    if path.to_lowercase().contains("metrics") {
+        let (resource, metrics) = metrics::read(&bytes);
+        return Export { path, headers, bytes, resource, spans: Vec::new(), metrics };
+    }
     let exported = Exported::decode(&*bytes).expect("not an ExportTraceServiceRequest");
     let mut resource = BTreeMap::new();
     let mut spans = Vec::new();
@@ -110,7 +118,7 @@ pub(super) fn read(path: &str, headers: HeaderMap, body: &[u8], grpc: bool) -> E
         resource.extend(values(&of_resource.resource.unwrap_or_default().attributes));
         spans.extend(of_resource.of_scopes.into_iter().flat_map(|of_scope| of_scope.spans));
     }
-    Export { path: path.to_owned(), headers, bytes, resource, spans }
+    Export { path, headers, bytes, resource, spans, metrics: Vec::new() }
 }
 
 /// The response to a batch with this many rejected spans.
@@ -119,9 +127,14 @@ pub(super) fn taken(left_out: Option<i64>) -> Vec<u8> {
     Taken { part }.encode_to_vec()
 }
 
-fn values(attributes: &[Attribute]) -> BTreeMap<String, AttributeValue> {
-    let value = |attribute: &Attribute| attribute.value.as_ref().map_or(AttributeValue::Nothing, any);
-    attributes.iter().map(|attribute| (attribute.key.clone(), value(attribute))).collect()
+pub(super) fn values(attributes: &[Attribute]) -> BTreeMap<String, AttributeValue> {
+    attributes.iter().map(|attribute| (attribute.key.clone(), attribute.value())).collect()
+}
+
+impl Attribute {
+    pub(super) fn value(&self) -> AttributeValue {
+        self.value.as_ref().map_or(AttributeValue::Nothing, any)
+    }
 }
 
 fn any(any: &Any) -> AttributeValue {
@@ -148,9 +161,9 @@ struct OfResource {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Resource {
+pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
-    attributes: Vec<Attribute>,
+    pub(super) attributes: Vec<Attribute>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -160,9 +173,9 @@ struct OfScope {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Attribute {
+pub(super) struct Attribute {
     #[prost(string, tag = "1")]
-    key: String,
+    pub(super) key: String,
     #[prost(message, optional, tag = "2")]
     value: Option<Any>,
 }

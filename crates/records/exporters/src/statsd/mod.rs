@@ -46,7 +46,7 @@ pub struct Sink {
 pub type SharedGauges = Arc<dyn Fn(&mut Samples<'_>) + Send + Sync>;
 
 /// The thread of each sink, and the number of values that the sink has not received.
-pub struct Flushing(Vec<(Periodic, Arc<AtomicU64>)>);
+pub struct Flushing(pub(crate) Vec<(Periodic, Arc<AtomicU64>)>);
 
 /// Sends metrics to each sink at this interval.
 pub fn start(

@@ -10,7 +10,7 @@
 
 mod export;
 mod headers;
-mod sampling;
+pub(crate) mod sampling;
 pub mod settings;
 mod span;
 
@@ -162,11 +162,12 @@ mod tests {
     use std::{thread, time::Duration};
 
     use super::*;
-    use crate::tracing::settings::{Collector, Protocol};
+    use crate::otlp::settings::{Collector, Protocol, Signal};
 
     /// A tracer of all calls without a collector.
     fn tracer(max_queued: usize) -> Arc<Tracer> {
         let collector = Collector {
+            signal: Signal::Traces,
             protocol: Protocol::Http,
             endpoint: "http://127.0.0.1:1/v1/traces".parse().unwrap(),
             variable: "OTEL_EXPORTER_OTLP_ENDPOINT",

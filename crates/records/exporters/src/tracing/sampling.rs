@@ -44,7 +44,7 @@ pub(super) fn span_id() -> SpanId {
     random().max(1)
 }
 
-pub(super) fn uuid() -> String {
+pub(crate) fn uuid() -> String {
     let high = random();
     let low = random();
     let version = 0x4000 | (high & 0xfff);

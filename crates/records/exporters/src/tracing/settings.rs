@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, Uri};
-use net::tls::ClientTls;
+use crate::otlp::settings::Collector;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct Spans {
@@ -19,31 +18,4 @@ pub struct Spans {
     /// The time to gather spans for an export.
     pub delay: Duration,
     pub collector: Collector,
-}
-
-#[derive(Clone, PartialEq, Debug)]
-pub struct Collector {
-    pub protocol: Protocol,
-    /// Scheme `http` or `https`, host, and the path for spans over HTTP.
-    pub endpoint: Uri,
-    /// The variable of the endpoint.
-    pub variable: &'static str,
-    pub headers: HeaderMap,
-    pub timeout: Duration,
-    pub gzip: bool,
-    pub tls: Option<CollectorTls>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct CollectorTls {
-    pub files: ClientTls,
-    /// The variables of the CAs, the client certificate and its key: those for traces, or those for all signals.
-    pub variables: [&'static str; 3],
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Protocol {
-    #[default]
-    Http,
-    Grpc,
 }

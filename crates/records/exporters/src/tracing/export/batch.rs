@@ -1,18 +1,14 @@
 //! OTLP messages of spans.
 
-use std::{borrow::Cow, io::Write};
+use std::borrow::Cow;
 
-use bytes::Bytes;
-use flate2::{Compression, write::GzEncoder};
-use prost::Message;
-
-use crate::tracing::{
-    sampling,
-    span::{Span, Value},
+use crate::{
+    otlp::message::{self, attribute, text},
+    tracing::span::{Span, Value},
 };
 use proto::opentelemetry::proto::{
     collector::trace::v1::ExportTraceServiceRequest,
-    common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue, any_value},
+    common::v1::{AnyValue, ArrayValue, any_value},
     resource::v1::Resource,
     trace::v1::{ResourceSpans, ScopeSpans, Span as Sent, Status, span::SpanKind, status::StatusCode},
 };
@@ -26,29 +22,12 @@ const KNOWN: u32 = 0x100;
 /// The bit for a parent of another service.
 const REMOTE: u32 = 0x200;
 
-/// The resource, with a random `service.instance.id` unless one is set.
-pub(super) fn resource(set: &[(String, String)]) -> Resource {
-    let mut attributes: Vec<_> = set.iter().map(|(key, value)| attribute(key, text(value.clone()))).collect();
-    if !set.iter().any(|(key, _)| key == "service.instance.id") {
-        attributes.push(attribute("service.instance.id", text(sampling::uuid())));
-    }
-    Resource { attributes }
-}
-
-pub(super) fn message(resource: Resource, batch: Vec<Span>, gzip: bool) -> Bytes {
-    let scope =
-        InstrumentationScope { name: "tollgate".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+pub(super) fn request(resource: Resource, batch: Vec<Span>) -> ExportTraceServiceRequest {
     let spans = batch.into_iter().map(sent).collect();
-    let scope_spans = vec![ScopeSpans { scope: Some(scope), spans }];
-    let resource_spans = vec![ResourceSpans { resource: Some(resource), scope_spans }];
-    let plain = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
-    if !gzip {
-        return plain.into();
+    let scope_spans = vec![ScopeSpans { scope: Some(message::scope()), spans }];
+    ExportTraceServiceRequest {
+        resource_spans: vec![ResourceSpans { resource: Some(resource), scope_spans }],
     }
-    // Writing to a Vec cannot fail.
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    let _ = gzip.write_all(&plain);
-    gzip.finish().unwrap_or_default().into()
 }
 
 fn sent(span: Span) -> Sent {
@@ -75,14 +54,6 @@ fn sent(span: Span) -> Sent {
     }
 }
 
-fn attribute(key: &str, value: any_value::Value) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
-}
-
-fn text(text: impl Into<String>) -> any_value::Value {
-    any_value::Value::StringValue(text.into())
-}
-
 fn value(value: Value) -> any_value::Value {
     match value {
         Value::Text(value) => text(value),
@@ -99,9 +70,7 @@ fn list(values: impl Iterator<Item = any_value::Value>) -> any_value::Value {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Read, time::Duration};
-
-    use flate2::read::GzDecoder;
+    use std::time::Duration;
 
     use super::*;
     use crate::tracing::span::Place;
@@ -128,32 +97,5 @@ mod tests {
         assert_eq!(sent.status.unwrap().code, 2);
         let root = super::sent(Span { place: Place::root(1), is_internal: true, ..Span::default() });
         assert_eq!((root.parent_span_id.len(), root.kind, root.flags, root.status), (0, 1, 0x101, None));
-    }
-
-    #[test]
-    fn a_compressed_batch_has_the_same_content() {
-        let plain = message(Resource::default(), vec![span(); 100], false);
-        let gzip = message(Resource::default(), vec![span(); 100], true);
-        let mut unpacked = Vec::new();
-        GzDecoder::new(&gzip[..]).read_to_end(&mut unpacked).unwrap();
-        assert!(unpacked.len() == plain.len() && gzip.len() * 2 < plain.len(), "{}", gzip.len());
-    }
-
-    #[test]
-    fn an_instance_has_a_random_id_unless_one_is_set() {
-        let key = "service.instance.id";
-        let of = |given: &[(String, String)]| {
-            let attributes = resource(given).attributes;
-            attributes
-                .into_iter()
-                .find(|attribute| attribute.key == key)
-                .unwrap()
-                .value
-                .unwrap()
-                .value
-                .unwrap()
-        };
-        assert_ne!(of(&[]), of(&[]));
-        assert_eq!(of(&[(key.to_owned(), "pod-7".to_owned())]), text("pod-7"));
     }
 }

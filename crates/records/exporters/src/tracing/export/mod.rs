@@ -1,10 +1,9 @@
 //! The thread that sends spans to the collector in batches, retries retryable errors, and counts the outcomes.
 //!
-//! `batch` encodes the messages, `connection` connects to the collector. During retries the queue fills and then drops
+//! `batch` encodes the messages. During retries the queue fills and then drops
 //! new spans, so that memory is bounded and workers never wait.
 
 mod batch;
-mod connection;
 
 use std::{
     io,
@@ -22,8 +21,14 @@ use tokio::{
 use tracing::warn;
 
 use super::{Dropped, SpanCounts, span::Span};
-use crate::tracing::settings::Spans;
-use connection::CollectorConnection;
+use crate::{
+    otlp::{
+        connection::{CollectorConnection, Failure},
+        message,
+        settings::Collector,
+    },
+    tracing::settings::Spans,
+};
 use faults::{
     log_throttle::LogThrottle,
     panics::{self, Boundary, Panicked, caught},
@@ -42,19 +47,10 @@ pub(super) struct Exporter {
     counts: Arc<SpanCounts>,
     resource: Resource,
     connection: CollectorConnection,
-    /// The variable of the collector's address.
-    variable: &'static str,
-    timeout: Duration,
-    gzip: bool,
+    collector: Collector,
     max_batch: usize,
     delay: Duration,
     warnings: LogThrottle,
-}
-
-#[derive(Debug)]
-struct Failure {
-    is_retryable: bool,
-    why: String,
 }
 
 impl Exporter {
@@ -70,11 +66,9 @@ impl Exporter {
             queue,
             ending,
             counts,
-            resource: batch::resource(&settings.resource),
+            resource: message::resource(&settings.resource),
             connection: CollectorConnection::new(collector)?,
-            variable: collector.variable,
-            timeout: collector.timeout,
-            gzip: collector.gzip,
+            collector: collector.clone(),
             max_batch: settings.max_batch,
             delay: settings.delay,
             warnings: LogThrottle::new(10),
@@ -135,7 +129,7 @@ impl Exporter {
     async fn deliver(&mut self, batch: Vec<Span>) {
         let spans = batch.len() as u64;
         panics::point("span_exporter");
-        let message = batch::message(self.resource.clone(), batch, self.gzip);
+        let message = message::packed(&batch::request(self.resource.clone(), batch), self.collector.gzip);
         let begun = Instant::now();
         let mut backoff = BACKOFF;
         let failure = loop {
@@ -167,9 +161,11 @@ impl Exporter {
 
     /// Sends a batch, and returns the number of spans that the collector rejected.
     async fn send(&mut self, message: &Bytes) -> Result<u64, Failure> {
-        let accepted = match timeout(self.timeout, self.connection.send(message)).await {
+        let accepted = match timeout(self.collector.timeout, self.connection.send(message)).await {
             Ok(response) => response?,
-            Err(_) => return Err(Failure::retryable(format!("no response within {:?}", self.timeout))),
+            Err(_) => {
+                return Err(Failure::retryable(format!("no response within {:?}", self.collector.timeout)));
+            }
         };
         if accepted.rejected > 0 || !accepted.message.is_empty() {
             let why = format!("the collector rejected {} spans: {:?}", accepted.rejected, accepted.message);
@@ -181,18 +177,11 @@ impl Exporter {
     /// Logs a problem, unless one was logged recently; `dropped` spans are lost.
     fn log(&mut self, why: &str, dropped: Option<u64>) {
         if self.warnings.admit_now().is_some() {
-            warn!(collector = self.connection.shown(), dropped, "tracing: {why}; see {}", self.variable);
+            warn!(
+                collector = self.collector.shown(),
+                dropped, "tracing: {why}; see {}", self.collector.variable
+            );
         }
-    }
-}
-
-impl Failure {
-    fn retryable(why: impl Into<String>) -> Self {
-        Self { is_retryable: true, why: why.into() }
-    }
-
-    fn permanent(why: impl Into<String>) -> Self {
-        Self { is_retryable: false, why: why.into() }
     }
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{super::parse::percent_decoded, *};
-use exporters::tracing::settings::{Protocol, Spans};
+use exporters::otlp::metrics::Temporality;
 
 /// Tracing, warnings and problems of these variables.
 fn settings(set: &[(&str, &str)]) -> (Option<Spans>, Vec<String>, Vec<String>) {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
     let mut reader = Reader::new(&env, &|_| true, vars::ALL);
-    let spans = read(&mut reader);
+    let spans = spans(&mut reader);
     let warnings = reader.warnings.iter().map(ToString::to_string).collect();
     let problems = reader.problems.iter().map(ToString::to_string).collect();
     (spans, warnings, problems)
@@ -73,6 +73,52 @@ fn reads_the_endpoint_of_either_variable() {
             if own.is_empty() { "OTEL_EXPORTER_OTLP_ENDPOINT" } else { "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" };
         assert_eq!(collector.variable, variable, "{set:?}");
         assert_eq!(collector.tls.is_some(), endpoint.starts_with("https"), "{set:?}");
+    }
+}
+
+#[test]
+fn a_signal_has_its_own_variables_or_those_of_all() {
+    let set = [
+        ("OTEL_METRICS_EXPORTER", "otlp,prometheus"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://c:4318/"),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t:1/x"),
+        ("OTEL_EXPORTER_OTLP_TIMEOUT", "7000"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "8000"),
+        ("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "a=1"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/all.pem"),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", "/all.key"),
+        ("OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", "/own.key"),
+        ("OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE", "/own.pem"),
+        ("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "Delta"),
+        ("TRACING_SAMPLING_RATE", "x"),
+    ];
+    let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+    let mut reader = Reader::new(&env, &|_| true, vars::ALL);
+    let metrics = metrics(&mut reader).unwrap();
+    assert!(
+        reader.problems.is_empty() && reader.warnings.is_empty(),
+        "tracing is off: {:?}",
+        reader.problems
+    );
+    assert_eq!(metrics.interval, Duration::from_secs(60));
+    assert_eq!((metrics.timeout, metrics.temporality), (Duration::from_secs(30), Temporality::Delta));
+    let Collector { signal, protocol, endpoint, variable, headers, timeout, tls, .. } = metrics.collector;
+    assert_eq!((signal, protocol, timeout), (Signal::Metrics, Protocol::Http, Duration::from_secs(7)));
+    assert_eq!(endpoint, "https://c:4318/v1/metrics");
+    assert_eq!((variable, &headers["a"]), ("OTEL_EXPORTER_OTLP_ENDPOINT", &"1".parse().unwrap()));
+    let tls = tls.unwrap();
+    assert_eq!(tls.files.identity, Some(("/own.pem".into(), "/own.key".into())));
+    assert_eq!(tls.variables[2], "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY");
+}
+
+#[test]
+fn without_statistics_nothing_is_exported() {
+    for (disable, is_on) in [("false", true), ("true", false)] {
+        let set = [("OTEL_METRICS_EXPORTER", "otlp"), ("DISABLE_STATS", disable)];
+        let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+        let mut reader = Reader::new(&env, &|_| true, vars::ALL);
+        let metrics = vars::Metrics::read(&mut reader);
+        assert_eq!(crate::sinks::read(&mut reader, &metrics).otlp.is_some(), is_on);
     }
 }
 

@@ -19,19 +19,17 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream, rustls::pki_types::ServerName};
 
-use super::Failure;
-use crate::tracing::settings::{Collector, CollectorTls, Protocol};
+use super::settings::{Collector, CollectorTls, Protocol, Signal};
 use net::tls::{self, Hints};
 use proto::opentelemetry::proto::collector::trace::v1::ExportTraceServiceResponse;
-
-const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 /// The largest response. An ordinary one has less than a hundred bytes.
 const MAX_RESPONSE_BYTES: usize = 64 * 1024;
 
 const MAX_MESSAGE_CHARS: usize = 200;
 
-pub(super) struct CollectorConnection {
+pub(crate) struct CollectorConnection {
+    signal: Signal,
     to: Uri,
     protocol: Protocol,
     headers: HeaderMap,
@@ -46,13 +44,30 @@ enum Open {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Accepted {
-    pub(super) rejected: u64,
-    pub(super) message: String,
+pub(crate) struct Accepted {
+    /// The spans or points that the collector left out.
+    pub(crate) rejected: u64,
+    pub(crate) message: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) is_retryable: bool,
+    pub(crate) why: String,
+}
+
+impl Failure {
+    pub(crate) fn retryable(why: impl Into<String>) -> Self {
+        Self { is_retryable: true, why: why.into() }
+    }
+
+    fn permanent(why: impl Into<String>) -> Self {
+        Self { is_retryable: false, why: why.into() }
+    }
 }
 
 impl CollectorConnection {
-    pub(super) fn new(collector: &Collector) -> Result<Self, Vec<String>> {
+    pub(crate) fn new(collector: &Collector) -> Result<Self, Vec<String>> {
         let tls =
             collector.tls.as_ref().map(|files| Tls::load(files, &collector.endpoint, collector.protocol));
         let mut headers = collector.headers.clone();
@@ -64,6 +79,7 @@ impl CollectorConnection {
         let own = HeaderValue::from_static(concat!("tollgate/", env!("CARGO_PKG_VERSION")));
         headers.entry(header::USER_AGENT).or_insert(own);
         Ok(Self {
+            signal: collector.signal,
             to: collector.endpoint.clone(),
             protocol: collector.protocol,
             headers,
@@ -73,14 +89,9 @@ impl CollectorConnection {
         })
     }
 
-    pub(super) fn shown(&self) -> String {
-        let authority = self.to.authority().map_or("", |authority| authority.as_str());
-        format!("{}://{authority}", self.to.scheme_str().unwrap_or_default())
-    }
-
     /// Sends a message and reads the response. A connection that failed, or whose response was not awaited, is not
     /// reused.
-    pub(super) async fn send(&mut self, message: &Bytes) -> Result<Accepted, Failure> {
+    pub(crate) async fn send(&mut self, message: &Bytes) -> Result<Accepted, Failure> {
         let open = match self.open.take() {
             Some(open) => open.if_ready().await,
             None => None,
@@ -100,7 +111,7 @@ impl CollectorConnection {
         self.open = Some(open);
         let trailers = body.trailers().cloned().unwrap_or_default();
         match self.protocol {
-            Protocol::Http => of_http(head.status, &body.to_bytes()),
+            Protocol::Http => of_http(self.signal, head.status, &body.to_bytes()),
             Protocol::Grpc => of_grpc(head.status, [&trailers, &head.headers], &body.to_bytes()),
         }
     }
@@ -124,7 +135,7 @@ impl CollectorConnection {
                 if self.gzip {
                     request.headers_mut().insert("grpc-encoding", HeaderValue::from_static("gzip"));
                 }
-                to.path_and_query = Some(PathAndQuery::from_static(EXPORT));
+                to.path_and_query = Some(PathAndQuery::from_static(self.signal.method()));
                 *request.body_mut() = Full::new(framed(message, self.gzip));
             }
         }
@@ -192,11 +203,11 @@ fn framed(message: &Bytes, gzip: bool) -> Bytes {
     framed.freeze()
 }
 
-fn of_http(status: StatusCode, body: &[u8]) -> Result<Accepted, Failure> {
+fn of_http(signal: Signal, status: StatusCode, body: &[u8]) -> Result<Accepted, Failure> {
     if status.is_success() {
         return Ok(accepted(body));
     }
-    let why = format!("the collector returned {status}{}", help(status));
+    let why = format!("the collector returned {status}{}", help(signal, status));
     Err(Failure { is_retryable: is_retryable_status(status), why })
 }
 
@@ -204,14 +215,15 @@ fn is_retryable_status(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 502 | 503 | 504)
 }
 
-fn help(status: StatusCode) -> &'static str {
+fn help(signal: Signal, status: StatusCode) -> String {
     match status.as_u16() {
-        401 | 403 => "; set credentials in OTEL_EXPORTER_OTLP_HEADERS",
-        404 | 405 => {
-            "; the path is /v1/traces, which is appended to OTEL_EXPORTER_OTLP_ENDPOINT but not to \
-             OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-        }
-        _ => "",
+        401 | 403 => "; set credentials in OTEL_EXPORTER_OTLP_HEADERS".to_owned(),
+        404 | 405 => format!(
+            "; the path is {}, which is appended to OTEL_EXPORTER_OTLP_ENDPOINT but not to OTEL_EXPORTER_OTLP_{}_ENDPOINT",
+            signal.path(),
+            signal.name()
+        ),
+        _ => String::new(),
     }
 }
 
@@ -236,7 +248,7 @@ fn of_grpc(status: StatusCode, sources: [&HeaderMap; 2], body: &[u8]) -> Result<
     }
 }
 
-/// The response to an accepted batch; an invalid one is ignored.
+/// The response to an accepted batch; an invalid one is ignored. That to metrics has the same fields.
 fn accepted(body: &[u8]) -> Accepted {
     let response = ExportTraceServiceResponse::decode(body).unwrap_or_default();
     let Some(part) = response.partial_success else { return Accepted::default() };
@@ -248,7 +260,7 @@ fn shortened(message: &str) -> String {
     message.chars().take(MAX_MESSAGE_CHARS).collect()
 }
 
-/// The variables in errors, unless those for traces alone are set.
+/// The variables in errors, unless those of the signal alone are set.
 const HINTS: Hints = Hints {
     ca: "OTEL_EXPORTER_OTLP_CERTIFICATE",
     certificate: "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
@@ -295,7 +307,7 @@ mod tests {
         for (status, is_retryable) in
             [(400, false), (401, false), (404, false), (500, false), (429, true), (503, true)]
         {
-            let failure = of_http(StatusCode::from_u16(status).unwrap(), b"").unwrap_err();
+            let failure = of_http(Signal::Traces, StatusCode::from_u16(status).unwrap(), b"").unwrap_err();
             assert_eq!(failure.is_retryable, is_retryable, "{status}");
         }
         for (code, is_retryable) in [(3, false), (7, false), (12, false), (16, false), (8, true), (14, true)]
@@ -310,8 +322,12 @@ mod tests {
     #[test]
     fn reads_the_number_of_rejected_spans() {
         let body = [0x0a, 5, 0x08, 3, 0x12, 1, b'x'];
-        let accepted = of_http(StatusCode::OK, &body).unwrap();
+        let accepted = of_http(Signal::Traces, StatusCode::OK, &body).unwrap();
         assert_eq!((accepted.rejected, &*accepted.message), (3, "x"));
-        assert_eq!(of_http(StatusCode::ACCEPTED, b"\xff{}").unwrap().rejected, 0, "not a message");
+        assert_eq!(
+            of_http(Signal::Traces, StatusCode::ACCEPTED, b"\xff{}").unwrap().rejected,
+            0,
+            "not a message"
+        );
     }
 }

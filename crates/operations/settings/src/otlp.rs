@@ -1,6 +1,6 @@
-//! Tracing: sampling, and the collector that spans are sent to.
+//! What is sent over OTLP, spans and metrics, and the collectors that receive it.
 //!
-//! The Go service reads `TRACING_…`; its OpenTelemetry library reads `OTEL_…`.
+//! For spans the Go service reads `TRACING_…`; its OpenTelemetry library reads `OTEL_…`.
 
 use http::Uri;
 
@@ -8,30 +8,55 @@ use super::{
     reader::Reader,
     tls::TlsVars,
     values::pairs,
-    vars::{self, Tracing},
+    vars::{self, MetricsOverOtlp, OpenTelemetry, Tracing},
 };
-use exporters::tracing::settings::{Collector, CollectorTls, Protocol, Spans};
+use exporters::{
+    otlp::{
+        metrics::MetricsExport,
+        settings::{Collector, CollectorTls, Protocol, Signal},
+    },
+    tracing::settings::Spans,
+};
 use text::InvalidValue;
 
-pub(super) fn read(reader: &mut Reader<'_>) -> Option<Spans> {
+pub(super) fn spans(reader: &mut Reader<'_>) -> Option<Spans> {
     if !reader.read(&vars::TRACING_ENABLED) {
         return None;
     }
     let set = Tracing::read(reader);
     reader.warn_outside_of_0_to_1(&vars::TRACING_SAMPLING_RATE, set.sampling_rate);
     Some(Spans {
-        resource: resource(reader, &set),
+        resource: resource(reader),
         sampling_rate: set.sampling_rate.into(),
         descriptor_values: set.descriptor_values,
         max_queued: set.max_queued,
         max_batch: set.max_batch.min(set.max_queued),
         delay: set.delay,
-        collector: collector(reader, set.protocol),
+        collector: reader.of_signal(Signal::Traces, |reader| collector(reader, Signal::Traces, set.protocol)),
+    })
+}
+
+pub(super) fn metrics(reader: &mut Reader<'_>) -> Option<MetricsExport> {
+    if !reader.read(&vars::OTEL_METRICS_EXPORTER) {
+        return None;
+    }
+    let set = MetricsOverOtlp::read(reader);
+    let collector = reader.of_signal(Signal::Metrics, |reader| {
+        let protocol = reader.read(&vars::OTEL_EXPORTER_OTLP_PROTOCOL);
+        collector(reader, Signal::Metrics, protocol)
+    });
+    Some(MetricsExport {
+        resource: resource(reader),
+        interval: set.interval,
+        timeout: set.timeout,
+        temporality: set.temporality,
+        collector,
     })
 }
 
 /// The resource attributes. Those with their own variable take precedence.
-fn resource(reader: &mut Reader<'_>, set: &Tracing) -> Vec<(String, String)> {
+fn resource(reader: &mut Reader<'_>) -> Vec<(String, String)> {
+    let set = OpenTelemetry::read(reader);
     let own = [
         ("service.name", &set.service_name),
         ("service.namespace", &set.service_namespace),
@@ -53,41 +78,37 @@ fn resource(reader: &mut Reader<'_>, set: &Tracing) -> Vec<(String, String)> {
     resource
 }
 
-fn collector(reader: &mut Reader<'_>, protocol: Protocol) -> Collector {
-    let (variable, endpoint) = endpoint(reader, protocol);
+fn collector(reader: &mut Reader<'_>, signal: Signal, protocol: Protocol) -> Collector {
+    let endpoint = endpoint(reader, signal, protocol);
     let is_https = endpoint.scheme_str() == Some("https");
     Collector {
+        signal,
         protocol,
         endpoint,
-        variable,
-        headers: reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_HEADERS, &vars::OTEL_EXPORTER_OTLP_HEADERS),
-        timeout: reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_TIMEOUT, &vars::OTEL_EXPORTER_OTLP_TIMEOUT),
-        gzip: reader
-            .either(&vars::OTEL_EXPORTER_OTLP_TRACES_COMPRESSION, &vars::OTEL_EXPORTER_OTLP_COMPRESSION),
+        variable: reader.effective(&vars::OTEL_EXPORTER_OTLP_ENDPOINT).name,
+        headers: reader.read(&vars::OTEL_EXPORTER_OTLP_HEADERS),
+        timeout: reader.read(&vars::OTEL_EXPORTER_OTLP_TIMEOUT),
+        gzip: reader.read(&vars::OTEL_EXPORTER_OTLP_COMPRESSION),
         tls: Some(tls(reader)).filter(|_| is_https),
     }
 }
 
-/// The variable that sets the endpoint, and the endpoint: that for traces, else a path below the endpoint for all signals, else this host.
-fn endpoint(reader: &mut Reader<'_>, protocol: Protocol) -> (&'static str, Uri) {
-    let is_insecure =
-        reader.either(&vars::OTEL_EXPORTER_OTLP_TRACES_INSECURE, &vars::OTEL_EXPORTER_OTLP_INSECURE);
-    let scheme = if is_insecure { "http" } else { "https" };
-    let [own, common] = [&vars::OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, &vars::OTEL_EXPORTER_OTLP_ENDPOINT];
+/// The endpoint of the signal as it is, else a path below that of all signals, else this host.
+fn endpoint(reader: &mut Reader<'_>, signal: Signal, protocol: Protocol) -> Uri {
+    let scheme = if reader.read(&vars::OTEL_EXPORTER_OTLP_INSECURE) { "http" } else { "https" };
+    let var = &vars::OTEL_EXPORTER_OTLP_ENDPOINT;
+    let is_own = reader.effective(var).name != var.name;
     let (port, below) = match protocol {
-        Protocol::Http => (4318, "/v1/traces"),
+        Protocol::Http if is_own => (4318, ""),
+        Protocol::Http => (4318, signal.path()),
         Protocol::Grpc => (4317, ""),
     };
-    let (var, text, below) = match (reader.read(own), reader.read(common)) {
-        (text, _) if !text.is_empty() => (own, text, ""),
-        (_, text) if !text.is_empty() => (common, text, below),
-        _ => (common, format!("http://localhost:{port}"), below),
-    };
-    let url = url(&text, scheme, below).unwrap_or_else(|invalid| {
+    let set = Some(reader.read(var)).filter(|set| !set.is_empty());
+    let text = set.unwrap_or_else(|| format!("http://localhost:{port}"));
+    url(&text, scheme, below).unwrap_or_else(|invalid| {
         reader.reject(var, invalid);
         Uri::default()
-    });
-    (var.name, url)
+    })
 }
 
 /// The URL of a collector, with `below` appended to its path and `scheme` as the default.
@@ -120,17 +141,16 @@ fn url(text: &str, scheme: &str, below: &str) -> Result<Uri, InvalidValue> {
 }
 
 fn tls(reader: &mut Reader<'_>) -> CollectorTls {
-    let for_traces =
-        [&vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE, &vars::OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY];
-    let for_all = [&vars::OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, &vars::OTEL_EXPORTER_OTLP_CLIENT_KEY];
-    let has_own = for_traces.iter().any(|&var| reader.is_set(var));
-    let [certificate, key] = if has_own { for_traces } else { for_all };
-    let ca = &vars::OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE;
-    let ca = if reader.is_set(ca) { ca } else { &vars::OTEL_EXPORTER_OTLP_CERTIFICATE };
-    let tls = TlsVars { ca, certificate, key, enabled_by: "an https URL" };
+    let tls = TlsVars {
+        ca: &vars::OTEL_EXPORTER_OTLP_CERTIFICATE,
+        certificate: &vars::OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE,
+        key: &vars::OTEL_EXPORTER_OTLP_CLIENT_KEY,
+        enabled_by: "an https URL",
+    };
     // The Go service uses neither half; a collector that requires a certificate would reject the connection.
     tls.reject_half_identity(reader);
-    CollectorTls { files: tls.read(reader), variables: [ca.name, certificate.name, key.name] }
+    let variables = [tls.ca, tls.certificate, tls.key].map(|var| reader.effective(var).name);
+    CollectorTls { files: tls.read(reader), variables }
 }
 
 #[cfg(test)]
