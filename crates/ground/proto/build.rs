@@ -12,12 +12,11 @@ const SERVED: [&str; 3] = [
     "kuadrant/service/ratelimit/v1/ratelimit.proto",
 ];
 
-/// The APIs that it calls: the control plane's with its rules, and the collector's for spans and metrics.
-const CALLED: [&str; 4] = [
+/// The APIs that it calls: the control plane's with its rules, and the collector's for spans.
+const CALLED: [&str; 3] = [
     "envoy/service/discovery/v3/discovery.proto",
     "ratelimit/config/ratelimit/v3/rls_conf.proto",
     "opentelemetry/proto/collector/trace/v1/trace_service.proto",
-    "opentelemetry/proto/collector/metrics/v1/metrics_service.proto",
 ];
 
 /// The .proto files lie at the top of the repository.

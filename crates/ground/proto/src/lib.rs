@@ -2,6 +2,7 @@
 //!
 //! Each protobuf package is a module path: `envoy.service.ratelimit.v3` is `envoy::service::ratelimit::v3`.
 
+pub mod encode;
 pub mod protobuf;
 
 use std::sync::LazyLock;

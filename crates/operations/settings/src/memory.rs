@@ -56,6 +56,9 @@ const LARGE: usize = 512 << 20;
 /// The memory beyond which rules have a larger share again: most other bounds are at their largest there.
 const HUGE: usize = 1 << 30;
 
+/// What a series takes while it is exported over OTLP, measured without huge pages. A rule has about one for each value.
+const EXPORTED_SERIES: usize = 320;
+
 /// A value of a rule has a dozen bytes of text, and comments have some.
 const TEXT_OF_A_VALUE: usize = 32;
 
@@ -188,12 +191,16 @@ impl Memory {
         reader.derive(&vars::MEMORY_LIMIT, limit.to_string());
         let has_tls =
             reader.raw(&vars::GRPC_SERVER_USE_TLS).is_some_and(|text| text.starts_with(['t', 'T', '1']));
+        let is_exported = reader.read(&vars::OTEL_METRICS_EXPORTER);
         let mut memory = Self { limit, set_by, amounts: [(0, 1); Bound::ALL.len()] };
         for bound in Bound::ALL {
             let share = bound.share();
             let BoundShare { mut unit, least, most, var, .. } = share;
             if bound == Bound::GrpcConnections && has_tls {
                 unit = TLS_CONNECTION;
+            }
+            if is_exported && matches!(bound, Bound::Rules | Bound::Series) {
+                unit += EXPORTED_SERIES;
             }
             let default = (share.bytes(limit) / unit).clamp(least, most);
             let set = var.and_then(|var| reader.raw(var)).and_then(|text| at_least::<0>(&text).ok());
@@ -324,6 +331,19 @@ mod tests {
             assert!(memory.text_of_rules() >= rules * 110, "{mib} MiB");
         }
         assert!(limited(64).amount(Bound::Rules) < 60_000 * 11);
+    }
+
+    #[test]
+    fn exported_series_are_counted_with_the_rules_and_names_that_have_them() {
+        let available = Available { bytes: 64 << 20, is_limit: true };
+        let exported = read(&[("OTEL_METRICS_EXPORTER", "otlp")], available).0.memory;
+        for bound in [Bound::Rules, Bound::Series] {
+            let plain = limited(64);
+            assert_eq!(exported.unit(bound), plain.unit(bound) + EXPORTED_SERIES);
+            assert!(
+                exported.amount(bound) < plain.amount(bound) && exported.bytes(bound) <= plain.bytes(bound)
+            );
+        }
     }
 
     #[test]

@@ -71,12 +71,12 @@ impl DecisionRpc {
         match self {
             Self::ShouldRateLimit | Self::CheckRateLimit | Self::Report => encode(answer, out),
             Self::Reserve => {
-                encode::number(out, 1, encode::code(answer.code));
+                proto::encode::number(out, 1, encode::code(answer.code));
                 if let Some(hold) = &answer.hold {
-                    encode::text(out, 2, &hold.id().to_string());
+                    proto::encode::text(out, 2, &hold.id().to_string());
                 }
             }
-            Self::Commit => encode::number(out, 1, answer.released.into()),
+            Self::Commit => proto::encode::number(out, 1, answer.released.into()),
         }
     }
 }

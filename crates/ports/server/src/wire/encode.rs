@@ -2,13 +2,10 @@
 //!
 //! Field numbers are those of Envoy's API; a property test compares every byte with prost's encoding.
 
-use prost::encoding::encode_varint;
-
 use limit::calendar::CalendarFields;
 use limiter::{Answer, Code, CurrentLimit, Status};
+use proto::encode::{eight_bytes, explicit_number, explicit_text, message, number, text};
 use rules::{Metadata, Value};
-
-const VARINT: usize = 10;
 
 /// Appends the encoded response to `out`.
 pub(crate) fn encode(answer: &Answer, out: &mut Vec<u8>) {
@@ -90,10 +87,7 @@ fn encode_struct(metadata: &Metadata, out: &mut Vec<u8>) {
 fn encode_value(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Null => explicit_number(out, 1, 0),
-        Value::Number(value) => {
-            tag(out, 2, 1);
-            out.extend_from_slice(&value.to_le_bytes());
-        }
+        Value::Number(value) => eight_bytes(out, 2, value.to_le_bytes()),
         Value::Text(text) => explicit_text(out, 3, text),
         Value::Bool(value) => explicit_number(out, 4, u64::from(*value)),
         Value::Map(map) => message(out, 5, |out| encode_struct(map, out)),
@@ -103,64 +97,6 @@ fn encode_value(value: &Value, out: &mut Vec<u8>) {
             }
         }),
     }
-}
-
-/// A number, omitted if it is 0.
-pub(super) fn number(out: &mut Vec<u8>, field: u64, number: u64) {
-    if number != 0 {
-        explicit_number(out, field, number);
-    }
-}
-
-fn explicit_number(out: &mut Vec<u8>, field: u64, number: u64) {
-    tag(out, field, 0);
-    varint(out, number);
-}
-
-/// A string, omitted if it is empty.
-pub(super) fn text(out: &mut Vec<u8>, field: u64, text: &str) {
-    if !text.is_empty() {
-        explicit_text(out, field, text);
-    }
-}
-
-fn explicit_text(out: &mut Vec<u8>, field: u64, text: &str) {
-    tag(out, field, 2);
-    varint(out, text.len() as u64);
-    out.extend_from_slice(text.as_bytes());
-}
-
-/// A message. Its length takes one byte, unless it turns out longer.
-fn message(out: &mut Vec<u8>, field: u64, write: impl FnOnce(&mut Vec<u8>)) {
-    tag(out, field, 2);
-    let at = out.len();
-    out.push(0);
-    write(out);
-    let length = out.len() - at - 1;
-    if let (Ok(byte @ ..0x80), Some(place)) = (u8::try_from(length), out.get_mut(at)) {
-        *place = byte;
-        return;
-    }
-    let mut prefix = [0; VARINT];
-    let mut rest = &mut prefix[..];
-    encode_varint(length as u64, &mut rest);
-    let unused = rest.len();
-    out.splice(at..=at, prefix.into_iter().take(VARINT.saturating_sub(unused)));
-}
-
-/// The tag of a field; of the wire types, 0 is a varint, 1 is eight bytes and 2 is length-delimited.
-#[inline]
-fn tag(out: &mut Vec<u8>, field: u64, wire_type: u64) {
-    varint(out, field << 3 | wire_type);
-}
-
-#[inline]
-fn varint(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number.to_le_bytes()[0] | 0x80);
-        number >>= 7;
-    }
-    out.push(number.to_le_bytes()[0]);
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! What messages of spans and of metrics share.
 
-use std::{io::Write, sync::LazyLock};
+use std::{
+    io::{Read, Write},
+    sync::LazyLock,
+};
 
 use bytes::Bytes;
-use flate2::{Compression, write::GzEncoder};
-use prost::Message;
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 
 use crate::tracing::sampling;
 use proto::opentelemetry::proto::{
@@ -35,32 +37,32 @@ pub(crate) fn text(text: impl Into<String>) -> any_value::Value {
     any_value::Value::StringValue(text.into())
 }
 
-pub(crate) fn packed(message: &impl Message, gzip: bool) -> Bytes {
-    let plain = message.encode_to_vec();
-    if !gzip {
-        return plain.into();
-    }
+pub(crate) fn compressed(plain: &[u8]) -> Bytes {
     // Writing to a Vec cannot fail.
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    let _ = gzip.write_all(&plain);
+    let _ = gzip.write_all(plain);
     gzip.finish().unwrap_or_default().into()
+}
+
+/// What [`compressed`] was made from.
+pub(crate) fn decompressed(compressed: &[u8]) -> Bytes {
+    let mut plain = Vec::new();
+    // Reading what was written here cannot fail.
+    let _ = GzDecoder::new(compressed).read_to_end(&mut plain);
+    plain.into()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
-    use flate2::read::GzDecoder;
+    use prost::Message;
 
     use super::*;
 
     #[test]
     fn a_compressed_message_has_the_same_content() {
-        let resource = Resource { attributes: vec![attribute("key", text("value")); 100] };
-        let [plain, gzip] = [false, true].map(|gzip| packed(&resource, gzip));
-        let mut unpacked = Vec::new();
-        GzDecoder::new(&gzip[..]).read_to_end(&mut unpacked).unwrap();
-        assert!(unpacked == plain && gzip.len() * 2 < plain.len(), "{}", gzip.len());
+        let plain = Resource { attributes: vec![attribute("key", text("value")); 100] }.encode_to_vec();
+        let gzip = compressed(&plain);
+        assert!(decompressed(&gzip) == plain && gzip.len() * 2 < plain.len(), "{}", gzip.len());
     }
 
     #[test]

@@ -117,9 +117,15 @@ impl Exporter {
         let until = Instant::now() + self.settings.timeout;
         for batch in batches {
             let points = batch.points;
+            let is_sent_compressed = self.settings.collector.gzip;
+            let message = if is_sent_compressed {
+                batch.compressed.clone()
+            } else {
+                message::decompressed(&batch.compressed)
+            };
             let message_until = until.min(Instant::now() + self.settings.collector.timeout);
             let sent = runtime
-                .block_on(async { timeout_at(message_until, connection.send(&batch.message)).await })
+                .block_on(async { timeout_at(message_until, connection.send(&message)).await })
                 .unwrap_or_else(|_| Err(Failure::retryable("no response in time")));
             let counts = self.stats.service();
             match sent {
@@ -141,17 +147,19 @@ impl Exporter {
             }
         }
         runtime.shutdown_background();
+        // The next export is a minute away.
+        allocator::refund();
     }
 
     /// Reads all samples. No counting thread waits for it.
     fn batches(&mut self) -> Vec<Batch> {
         let Self { stats, gauges, settings, resource, accounts, .. } = self;
         let now = now();
-        let mut batches = Batches::new(resource, settings.collector.gzip);
+        let mut batches = Batches::new(resource);
         let take = &mut |metric: &Metric, labels: &[&str], value: Value<'_>| {
             let is_delta = settings.temporality.is_delta(metric.kind);
             if let Some(point) = accounts.point(metric, labels, value, is_delta, now) {
-                batches.add(metric, is_delta, point);
+                batches.add(metric, labels, is_delta, point);
             }
         };
         stats.every_sample(&**gauges, take);

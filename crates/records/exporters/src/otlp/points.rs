@@ -1,4 +1,7 @@
 //! Samples as data points, and the messages that they are sent in.
+//!
+//! Points are encoded one by one, with the published numbers of the fields: as structures they would take several times
+//! the memory, of a hundred thousand series.
 
 use std::{
     collections::HashMap,
@@ -8,34 +11,37 @@ use std::{
 
 use bytes::Bytes;
 use prost::Message;
+use smallvec::{SmallVec, smallvec};
 
-use super::message::{self, attribute, text};
+use super::message as otlp;
 use metrics::{Distribution, Metric, MetricType, Value};
-use proto::opentelemetry::proto::{
-    collector::metrics::v1::ExportMetricsServiceRequest,
-    common::v1::KeyValue,
-    metrics::v1::{
-        AggregationTemporality, Gauge, Histogram, HistogramDataPoint, Metric as Sent, NumberDataPoint,
-        ResourceMetrics, ScopeMetrics, Sum, metric::Data, number_data_point::Value as Number,
-    },
-    resource::v1::Resource,
+use proto::{
+    encode::{eight_bytes, explicit_text, message, number, packed, text},
+    opentelemetry::proto::resource::v1::Resource,
 };
 
 /// The size of a message: collectors take 4 MiB over gRPC unless they are told otherwise.
-const MAX_MESSAGE_BYTES: usize = 1 << 20;
+const MAX_MESSAGE_BYTES: usize = 512 << 10;
+
+/// Enough for what a message has around its metrics: the resource, as long as attributes are few.
+const ENVELOPE_BYTES: usize = 4 << 10;
+
+const DELTA: u64 = 1;
+const CUMULATIVE: u64 = 2;
 
 /// What a sample says: the number of each bucket of a histogram, one number, or a sum alone.
 #[derive(Clone, PartialEq, Debug, Default)]
 struct Reading {
-    counts: Vec<u64>,
+    counts: SmallVec<[u64; 1]>,
     sum: f64,
 }
 
 impl Reading {
+    /// The reading, and the bounds of its buckets.
     fn of(value: Value<'_>) -> (Self, Vec<f64>) {
         match value {
-            Value::Whole(number) => (Self { counts: vec![number], sum: 0.0 }, Vec::new()),
-            Value::Float(sum) => (Self { counts: Vec::new(), sum }, Vec::new()),
+            Value::Whole(number) => (Self { counts: smallvec![number], sum: 0.0 }, Vec::new()),
+            Value::Float(sum) => (Self { counts: SmallVec::new(), sum }, Vec::new()),
             Value::Times(times) => Self::of(Value::Distribution(&times.in_units(1.0))),
             Value::Distribution(Distribution { buckets, count, sum }) => {
                 let mut below = 0;
@@ -59,7 +65,7 @@ impl Reading {
 }
 
 /// What the collector has accepted of a series.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Account {
     accepted: Reading,
     /// The time that its next point begins at, in nanoseconds like all times here.
@@ -78,13 +84,12 @@ pub(super) struct Accounts {
 }
 
 pub(super) struct Point {
-    attributes: Vec<KeyValue>,
     begun: u64,
     at: u64,
     bounds: Vec<f64>,
     reading: Reading,
-    /// The account once the point is accepted.
-    settled: Option<(u64, Account)>,
+    /// The series, and what is accepted of it with this point. `None` for a gauge.
+    accepted: Option<(u64, Reading)>,
 }
 
 impl Accounts {
@@ -102,10 +107,8 @@ impl Accounts {
         now: u64,
     ) -> Option<Point> {
         let (reading, bounds) = Reading::of(value);
-        let pairs = metric.labels.iter().zip(labels);
-        let attributes = pairs.map(|(name, value)| attribute(name, text(*value))).collect();
         if metric.kind == MetricType::Gauge {
-            return Some(Point { attributes, begun: 0, at: now, bounds, reading, settled: None });
+            return Some(Point { begun: 0, at: now, bounds, reading, accepted: None });
         }
         let series = self.hasher.hash_one((metric.name, labels));
         let begins = || Account { accepted: Reading::default(), since: self.read, read: now };
@@ -114,13 +117,16 @@ impl Accounts {
             *account = begins();
         }
         account.read = now;
-        let begun = account.since;
-        let since = if is_delta { now } else { begun };
-        let settled = Account { accepted: reading.clone(), since, read: now };
+        let accepted = Some((series, reading.clone()));
         let reading = if is_delta { reading.since(&account.accepted) } else { reading };
         let is_nothing = reading.sum == 0.0 && reading.counts.iter().all(|count| *count == 0);
-        let settled = Some((series, settled));
-        (!is_delta || !is_nothing).then_some(Point { attributes, begun, at: now, bounds, reading, settled })
+        (!is_delta || !is_nothing).then_some(Point {
+            begun: account.since,
+            at: now,
+            bounds,
+            reading,
+            accepted,
+        })
     }
 
     /// Forgets the series that were not read this time: they are gone, and begin again if they return.
@@ -129,85 +135,122 @@ impl Accounts {
         self.read = now;
     }
 
+    /// Notes that the points of a batch were accepted.
     pub(super) fn settle(&mut self, batch: Batch) {
-        self.known.extend(batch.settled);
+        for (series, accepted, is_delta) in batch.accepted {
+            if let Some(account) = self.known.get_mut(&series) {
+                account.accepted = accepted;
+                if is_delta {
+                    account.since = account.read;
+                }
+            }
+        }
     }
 }
 
 impl Point {
-    fn number(self) -> NumberDataPoint {
-        let whole = |count: &u64| Number::AsInt(i64::try_from(*count).unwrap_or(i64::MAX));
-        let value = self.reading.counts.first().map_or(Number::AsDouble(self.reading.sum), whole);
-        NumberDataPoint {
-            start_time_unix_nano: self.begun,
-            time_unix_nano: self.at,
-            value: Some(value),
-            attributes: self.attributes,
-        }
-    }
-
-    fn histogram(self) -> HistogramDataPoint {
-        HistogramDataPoint {
-            start_time_unix_nano: self.begun,
-            time_unix_nano: self.at,
-            count: self.reading.counts.iter().sum(),
-            sum: Some(self.reading.sum),
-            bucket_counts: self.reading.counts,
-            explicit_bounds: self.bounds,
-            attributes: self.attributes,
+    fn encode(&self, metric: &Metric, labels: &[&str], out: &mut Vec<u8>) {
+        let Self { begun, at, bounds, reading: Reading { counts, sum }, .. } = self;
+        eight_bytes(out, 2, begun.to_le_bytes());
+        eight_bytes(out, 3, at.to_le_bytes());
+        let attribute = if metric.kind == MetricType::Histogram {
+            eight_bytes(out, 4, counts.iter().sum::<u64>().to_le_bytes());
+            eight_bytes(out, 5, sum.to_le_bytes());
+            packed(out, 6, counts.iter().map(|count| count.to_le_bytes()));
+            packed(out, 7, bounds.iter().map(|bound| bound.to_le_bytes()));
+            9
+        } else {
+            match counts.first() {
+                Some(count) => eight_bytes(out, 6, (*count).min(i64::MAX as u64).to_le_bytes()),
+                None => eight_bytes(out, 4, sum.to_le_bytes()),
+            }
+            7
+        };
+        for (name, value) in metric.labels.iter().zip(labels) {
+            message(out, attribute, |out| {
+                text(out, 1, name);
+                message(out, 2, |out| explicit_text(out, 1, value));
+            });
         }
     }
 }
 
-/// An encoded message, and the accounts of its points once it is accepted.
+/// A message, and what is accepted with it.
 #[derive(Default)]
 pub(super) struct Batch {
-    pub(super) message: Bytes,
+    /// Compressed, so that what waits is small.
+    pub(super) compressed: Bytes,
     pub(super) points: u64,
-    settled: Vec<(u64, Account)>,
+    accepted: Vec<(u64, Reading, bool)>,
 }
 
 /// The messages of an export. The samples of a metric come together.
 pub(super) struct Batches<'r> {
     resource: &'r Resource,
-    gzip: bool,
-    metrics: Vec<Sent>,
-    bytes: usize,
+    /// The metrics of the next message, and the last of them with its points.
+    metrics: Vec<u8>,
+    last: Option<(Metric, bool)>,
+    points: Vec<u8>,
     next: Batch,
     complete: Vec<Batch>,
 }
 
 impl<'r> Batches<'r> {
-    pub(super) const fn new(resource: &'r Resource, gzip: bool) -> Self {
-        let next = Batch { message: Bytes::new(), points: 0, settled: Vec::new() };
-        Self { resource, gzip, metrics: Vec::new(), bytes: 0, next, complete: Vec::new() }
+    pub(super) fn new(resource: &'r Resource) -> Self {
+        let (metrics, points) = (Vec::new(), Vec::new());
+        Self { resource, metrics, last: None, points, next: Batch::default(), complete: Vec::new() }
     }
 
-    pub(super) fn add(&mut self, metric: &Metric, is_delta: bool, mut point: Point) {
-        self.next.points += 1;
-        self.next.settled.extend(point.settled.take());
-        if self.metrics.last().is_none_or(|last| last.name != metric.name) {
-            self.metrics.push(without_points(metric, is_delta));
+    pub(super) fn add(&mut self, metric: &Metric, labels: &[&str], is_delta: bool, point: Point) {
+        if self.last.as_ref().is_none_or(|(last, _)| last.name != metric.name) {
+            self.end_metric();
+            self.last = Some((*metric, is_delta));
         }
-        let Some(data) = self.metrics.last_mut().and_then(|last| last.data.as_mut()) else { return };
-        self.bytes += match data {
-            Data::Gauge(Gauge { data_points }) | Data::Sum(Sum { data_points, .. }) => {
-                push(data_points, point.number())
-            }
-            Data::Histogram(Histogram { data_points, .. }) => push(data_points, point.histogram()),
-        };
-        if self.bytes >= MAX_MESSAGE_BYTES {
+        message(&mut self.points, 1, |out| point.encode(metric, labels, out));
+        self.next.points += 1;
+        self.next.accepted.extend(point.accepted.map(|(series, reading)| (series, reading, is_delta)));
+        if self.metrics.len() + self.points.len() >= MAX_MESSAGE_BYTES {
             self.complete();
         }
     }
 
+    fn end_metric(&mut self) {
+        let Some((metric, is_delta)) = self.last.take() else { return };
+        let temporality = if is_delta { DELTA } else { CUMULATIVE };
+        let points = &mut self.points;
+        message(&mut self.metrics, 2, |out| {
+            text(out, 1, metric.name);
+            text(out, 2, metric.help);
+            text(out, 3, unit(metric.name));
+            let field = match metric.kind {
+                MetricType::Gauge => 5,
+                MetricType::Counter => 7,
+                MetricType::Histogram => 9,
+            };
+            message(out, field, |out| {
+                out.append(points);
+                if metric.kind != MetricType::Gauge {
+                    number(out, 2, temporality);
+                }
+                // It is monotonic.
+                number(out, 3, (metric.kind == MetricType::Counter).into());
+            });
+        });
+    }
+
     fn complete(&mut self) {
-        let metrics = mem::take(&mut self.metrics);
-        let scope_metrics = vec![ScopeMetrics { scope: Some(message::scope()), metrics }];
-        let resource_metrics = vec![ResourceMetrics { resource: Some(self.resource.clone()), scope_metrics }];
-        let message = message::packed(&ExportMetricsServiceRequest { resource_metrics }, self.gzip);
-        self.complete.push(Batch { message, ..mem::take(&mut self.next) });
-        self.bytes = 0;
+        self.end_metric();
+        let Self { resource, metrics, .. } = self;
+        let mut plain = Vec::with_capacity(metrics.len() + ENVELOPE_BYTES);
+        message(&mut plain, 1, |out| {
+            message(out, 1, |out| out.extend(resource.encode_to_vec()));
+            message(out, 2, |out| {
+                message(out, 1, |out| out.extend(otlp::scope().encode_to_vec()));
+                out.append(metrics);
+            });
+        });
+        let compressed = otlp::compressed(&plain);
+        self.complete.push(Batch { compressed, ..mem::take(&mut self.next) });
     }
 
     pub(super) fn finish(mut self) -> Vec<Batch> {
@@ -218,36 +261,12 @@ impl<'r> Batches<'r> {
     }
 }
 
-fn push<P: Message>(points: &mut Vec<P>, point: P) -> usize {
-    let bytes = point.encoded_len();
-    points.push(point);
-    bytes
-}
-
-fn without_points(metric: &Metric, is_delta: bool) -> Sent {
-    let data_points = Vec::new();
-    let temporality =
-        if is_delta { AggregationTemporality::Delta } else { AggregationTemporality::Cumulative }.into();
-    let data = match metric.kind {
-        MetricType::Gauge => Data::Gauge(Gauge { data_points }),
-        MetricType::Counter => {
-            Data::Sum(Sum { data_points, aggregation_temporality: temporality, is_monotonic: true })
-        }
-        MetricType::Histogram => {
-            Data::Histogram(Histogram { data_points: Vec::new(), aggregation_temporality: temporality })
-        }
-    };
-    let base = metric.name.trim_end_matches("_total");
-    let unit = match base.rsplit('_').next() {
+/// The unit that a name ends in, by its symbol.
+fn unit(name: &str) -> &'static str {
+    match name.trim_end_matches("_total").rsplit('_').next() {
         Some("seconds") => "s",
         Some("bytes") => "By",
         _ => "",
-    };
-    Sent {
-        name: metric.name.to_owned(),
-        description: metric.help.to_owned(),
-        unit: unit.to_owned(),
-        data: Some(data),
     }
 }
 
@@ -261,11 +280,11 @@ mod tests {
     /// The beginning and the value of the point of a counter.
     fn read(accounts: &mut Accounts, value: u64, is_delta: bool, now: u64) -> Option<(u64, u64, Batch)> {
         let resource = Resource::default();
-        let mut batches = Batches::new(&resource, false);
+        let mut batches = Batches::new(&resource);
         let point = accounts.point(&HITS, &["a"], value.into(), is_delta, now);
         let read = point.map(|point| {
             let (begun, count) = (point.begun, point.reading.counts[0]);
-            batches.add(&HITS, is_delta, point);
+            batches.add(&HITS, &["a"], is_delta, point);
             (begun, count, batches.finish().remove(0))
         });
         accounts.end_read(now);
@@ -303,6 +322,6 @@ mod tests {
     fn a_histogram_has_the_number_of_each_bucket() {
         let distribution = Distribution { buckets: vec![(1.0, 2), (5.0, 2), (9.0, 7)], count: 8, sum: 40.5 };
         let (reading, bounds) = Reading::of(Value::Distribution(&distribution));
-        assert_eq!((reading.counts, reading.sum, bounds), (vec![2, 0, 5, 1], 40.5, vec![1.0, 5.0, 9.0]));
+        assert_eq!((reading.counts, reading.sum, bounds), (smallvec![2, 0, 5, 1], 40.5, vec![1.0, 5.0, 9.0]));
     }
 }

@@ -13,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use prost::Message;
 use tokio::{
     runtime,
     sync::{mpsc, watch},
@@ -129,7 +130,8 @@ impl Exporter {
     async fn deliver(&mut self, batch: Vec<Span>) {
         let spans = batch.len() as u64;
         panics::point("span_exporter");
-        let message = message::packed(&batch::request(self.resource.clone(), batch), self.collector.gzip);
+        let plain = batch::request(self.resource.clone(), batch).encode_to_vec();
+        let message = if self.collector.gzip { message::compressed(&plain) } else { plain.into() };
         let begun = Instant::now();
         let mut backoff = BACKOFF;
         let failure = loop {
