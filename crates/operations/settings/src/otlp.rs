@@ -38,6 +38,7 @@ pub(super) fn spans(reader: &mut Reader<'_>) -> Option<Spans> {
 
 pub(super) fn metrics(reader: &mut Reader<'_>) -> Option<MetricsExport> {
     if !reader.read(&vars::OTEL_METRICS_EXPORTER) {
+        reader.warn_unused_prefix(&vars::OTEL_METRICS_EXPORTER, "otlp", "OTEL_EXPORTER_OTLP_METRICS_");
         return None;
     }
     let set = MetricsOverOtlp::read(reader);

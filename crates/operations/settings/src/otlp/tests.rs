@@ -120,6 +120,13 @@ fn without_statistics_nothing_is_exported() {
         let metrics = vars::Metrics::read(&mut reader);
         assert_eq!(crate::sinks::read(&mut reader, &metrics).otlp.is_some(), is_on);
     }
+    let set = [("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://c:4318")];
+    let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
+    let mut reader = Reader::new(&env, &|_| true, vars::ALL);
+    assert_eq!(metrics(&mut reader), None);
+    let warning =
+        "OTEL_METRICS_EXPORTER: is not otlp, so these have no effect: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
+    assert_eq!(reader.warnings[0].to_string(), warning);
 }
 
 #[test]
