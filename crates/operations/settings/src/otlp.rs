@@ -38,7 +38,8 @@ pub(super) fn spans(reader: &mut Reader<'_>) -> Option<Spans> {
 
 pub(super) fn metrics(reader: &mut Reader<'_>) -> Option<MetricsExport> {
     if !reader.read(&vars::OTEL_METRICS_EXPORTER) {
-        reader.warn_unused_prefix(&vars::OTEL_METRICS_EXPORTER, "otlp", "OTEL_EXPORTER_OTLP_METRICS_");
+        let condition = "without OTEL_METRICS_EXPORTER=otlp";
+        reader.warn_unused(&[&vars::OTEL_EXPORTER_OTLP_METRICS_ENDPOINT], condition);
         return None;
     }
     let set = MetricsOverOtlp::read(reader);
