@@ -124,8 +124,7 @@ fn without_statistics_nothing_is_exported() {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
     let mut reader = Reader::new(&env, &|_| true, vars::ALL);
     assert_eq!(metrics(&mut reader), None);
-    let warning =
-        "OTEL_METRICS_EXPORTER: is not otlp, so these have no effect: OTEL_EXPORTER_OTLP_METRICS_ENDPOINT";
+    let warning = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: has no effect without OTEL_METRICS_EXPORTER=otlp";
     assert_eq!(reader.warnings[0].to_string(), warning);
 }
 
