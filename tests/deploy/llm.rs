@@ -209,12 +209,15 @@ fn assert_costs_are_those_of_the_streams(seen: &[Seen], log: &[Value]) {
 /// Once nothing is under way, every budget has spent what its lines were charged. What a killed replica had to end still holds,
 /// and is charged what it held when it expires.
 fn assert_spent(gateway: &Gateway, log: &[Value], limits: [u64; 2]) {
+    eventually("what waited for a stopped Redis is settled", || {
+        let queued = gateway.replicas[0].count("tollgate_holds_queued");
+        holds(queued == 0, || queued)
+    });
     let lines = lines(log);
     let teams = (0..TEAMS).map(|number| ("team_dollars", format!("team-{number}"), limits[0]));
     let keys = (0..KEYS).map(|number| ("key_dollars", format!("key-{number}"), limits[1]));
     let mut ends = Vec::new();
     for (key, value, limit) in teams.chain(keys) {
-        // What waited for a stopped Redis may still be on its way.
         let (expected, seen) = eventually("spent and held is what the lines were charged", || {
             // A value may be the beginning of another one.
             let open = gateway.open(&format!("{key}_{value}_"));
