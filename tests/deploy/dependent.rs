@@ -1,4 +1,4 @@
-//! A service with memcached and a trace collector, and the loss of either.
+//! A service with memcached and a collector of spans and metrics, and the loss of either.
 
 use support::{
     client::request,
@@ -28,6 +28,8 @@ impl Dependent {
             .rules("shop.yaml", &read("deploy/kubernetes/rules/shop.yaml"))
             .env("TRACING_ENABLED", "true")
             .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://127.0.0.1:{}", collector.port))
+            .env("OTEL_METRICS_EXPORTER", "otlp")
+            .env("OTEL_METRIC_EXPORT_INTERVAL", "20")
             .env("OTEL_BSP_SCHEDULE_DELAY", "20")
             .env("OTEL_BSP_MAX_QUEUE_SIZE", &ROOM.to_string())
             .env("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", &ROOM.to_string())

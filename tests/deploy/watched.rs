@@ -310,7 +310,7 @@ fn neglect(secured: &mut Secured, watch: &mut Watch<'_>) {
 /// The collector stops, then memcached.
 fn take_away(dependent: &mut Dependent, watch: &mut Watch<'_>) {
     dependent.lose_the_collector();
-    watch.expects(&["TollgateSpansDropped"]);
+    watch.expects(&["TollgateSpansDropped", "TollgateMetricsNotExported"]);
     dependent.lose_memcached();
     watch.expects(&["TollgateMemcachedUnavailable"]);
 }
