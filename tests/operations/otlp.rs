@@ -1,25 +1,16 @@
 //! Metrics over OTLP: the same series as the page, as sums since the start or as deltas, and collectors that fail.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs};
 
+use super::tracing::{RULES, collector::acceptor};
 use support::{
+    certificates::Certificates,
     client::request,
     eventually, holds,
     ports::free_port,
     receiver::{AttributeValue, Export, Manner, Metric, Number, Receiver},
     server::{Server, Setup},
 };
-
-const RULES: &str = "
-domain: d
-descriptors:
-  - key: user
-    rate_limit: {unit: hour, requests_per_unit: 2}
-  - key: path
-    value: /a/*
-    detailed_metric: true
-    rate_limit: {unit: hour, requests_per_unit: 100}
-";
 
 const ALLOWED: &str = "tollgate_rule_hits_total{domain=\"d\",rule=\"user\",outcome=\"allowed\"}";
 
@@ -287,4 +278,30 @@ fn says_what_is_wrong_with_the_variables() {
         .env("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE", "/nowhere/ca.pem")
         .refused();
     assert!(log.contains("OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE=/nowhere/ca.pem"), "{log}");
+}
+
+/// The files of TLS are read for each export: one that is gone is counted, and one that is back is used.
+#[test]
+fn a_certificate_that_vanishes_costs_no_count_once_it_is_back() {
+    let certificates = Certificates::for_host("127.0.0.1");
+    let path = |name: &str| certificates.path(name).display().to_string();
+    let receiver = Receiver::start(false, Some(acceptor(&certificates, "http")));
+    let server = delta(receiver.port)
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("https://127.0.0.1:{}", receiver.port))
+        .env("OTEL_EXPORTER_OTLP_CERTIFICATE", &path("ca.pem"))
+        .env("OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE", &path("client.pem"))
+        .env("OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY", &path("client.key"))
+        .start();
+    ask(&server, "ann");
+    wait_for_sum(&receiver, ALLOWED, 1.0);
+    let [file, away] = ["client.pem", "away.pem"].map(|name| certificates.path(name));
+    fs::rename(&file, &away).unwrap();
+    server.wait_for_log(&["metrics over OTLP", "client.pem"]);
+    ask(&server, "ann");
+    let unreachable = || server.metric("tollgate_otlp_points_total{result=\"unreachable\"}");
+    let before = unreachable();
+    eventually("exports without the certificate are counted", || holds(unreachable() > before, unreachable));
+    assert!((sum(&receiver.exports(), ALLOWED) - 1.0).abs() < 0.5, "none arrived meanwhile");
+    fs::rename(&away, &file).unwrap();
+    wait_for_sum(&receiver, ALLOWED, 2.0);
 }

@@ -19,11 +19,11 @@ use support::{
     server::{Server, Setup},
 };
 
-mod collector;
+pub(crate) mod collector;
 mod edge;
 mod waits;
 
-const RULES: &str = "
+pub(crate) const RULES: &str = "
 domain: d
 descriptors:
   - key: user

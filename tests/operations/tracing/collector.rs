@@ -110,7 +110,7 @@ fn reports_missing_files_at_start() {
 }
 
 /// TLS of a collector that requires client certificates.
-fn acceptor(certificates: &Certificates, protocol: &str) -> TlsAcceptor {
+pub(crate) fn acceptor(certificates: &Certificates, protocol: &str) -> TlsAcceptor {
     let chain = |name| {
         let found = CertificateDer::pem_file_iter(certificates.path(name)).unwrap();
         found.collect::<Result<Vec<_>, _>>().unwrap()

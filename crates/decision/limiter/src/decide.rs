@@ -250,7 +250,6 @@ impl Limiter {
     }
 
     /// Answers a request whose descriptors do nothing but settle and end holds.
-    #[inline(never)]
     fn only_close(
         self: &Arc<Self>,
         request: &Request<'_>,

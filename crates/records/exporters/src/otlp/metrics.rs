@@ -106,13 +106,15 @@ impl Exporter {
     fn export(&mut self) {
         panics::point("otlp_metrics");
         let batches = self.batches();
-        self.unsent.store(batches.iter().map(|batch| batch.points).sum(), Relaxed);
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let connection = CollectorConnection::new(&self.settings.collector);
-        let (mut connection, runtime) = match (connection, runtime) {
-            (Ok(connection), Ok(runtime)) => (connection, runtime),
-            (Err(errors), _) => return self.log(&errors.join("; ")),
-            (_, Err(error)) => return self.log(&error.to_string()),
+        let points = batches.iter().map(|batch| batch.points).sum();
+        self.unsent.store(points, Relaxed);
+        let mut connection = match CollectorConnection::new(&self.settings.collector) {
+            Ok(connection) => connection,
+            Err(errors) => return self.failed(PointResult::Unreachable, points, &errors.join("; ")),
+        };
+        let runtime = match Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return self.failed(PointResult::Unreachable, points, &error.to_string()),
         };
         let until = Instant::now() + self.settings.timeout;
         for batch in batches {
@@ -127,22 +129,20 @@ impl Exporter {
             let sent = runtime
                 .block_on(async { timeout_at(message_until, connection.send(&message)).await })
                 .unwrap_or_else(|_| Err(Failure::retryable("no response in time")));
-            let counts = self.stats.service();
             match sent {
                 Ok(Accepted { rejected, message }) => {
                     let refused = rejected.min(points);
-                    counts.otlp_points(PointResult::Refused).add(refused);
-                    counts.otlp_points(PointResult::Accepted).add(points - refused);
+                    self.stats.service().otlp_points(PointResult::Accepted).add(points - refused);
                     if rejected > 0 || !message.is_empty() {
-                        self.log(&format!("the collector rejected {rejected} points: {message:?}"));
+                        let why = format!("the collector rejected {rejected} points: {message:?}");
+                        self.failed(PointResult::Refused, refused, &why);
                     }
                     self.unsent.fetch_sub(points, Relaxed);
                     self.accounts.settle(batch);
                 }
                 Err(Failure { is_retryable, why }) => {
                     let result = if is_retryable { PointResult::Unreachable } else { PointResult::Refused };
-                    counts.otlp_points(result).add(points);
-                    self.log(&why);
+                    self.failed(result, points, &why);
                 }
             }
         }
@@ -167,7 +167,9 @@ impl Exporter {
         batches.finish()
     }
 
-    fn log(&mut self, why: &str) {
+    /// Counts points that the collector did not take, and logs why, unless something was logged recently.
+    fn failed(&self, result: PointResult, points: u64, why: &str) {
+        self.stats.service().otlp_points(result).add(points);
         if self.warnings.admit_now().is_some() {
             let collector = &self.settings.collector;
             warn!(collector = collector.shown(), "metrics over OTLP: {why}; see {}", collector.variable);

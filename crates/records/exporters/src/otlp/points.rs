@@ -197,8 +197,14 @@ pub(super) struct Batches<'r> {
 
 impl<'r> Batches<'r> {
     pub(super) fn new(resource: &'r Resource) -> Self {
-        let (metrics, points) = (Vec::new(), Vec::new());
-        Self { resource, metrics, last: None, points, next: Batch::default(), complete: Vec::new() }
+        Self {
+            resource,
+            metrics: Vec::new(),
+            last: None,
+            points: Vec::new(),
+            next: Batch::default(),
+            complete: Vec::new(),
+        }
     }
 
     pub(super) fn add(&mut self, metric: &Metric, labels: &[&str], is_delta: bool, point: Point) {
