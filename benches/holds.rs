@@ -143,9 +143,9 @@ impl Service {
         let deadline = Instant::now() + Duration::from_secs(20);
         let mut clients = Vec::new();
         while clients.len() < CONNECTIONS {
-            match Client::connect(format!("http://127.0.0.1:{grpc_port}")).await {
+            match connected(&grpc_port).await {
                 Ok(client) => clients.push(client),
-                Err(error) if Instant::now() > deadline => return Err(error.into()),
+                Err(error) if Instant::now() > deadline => return Err(error),
                 Err(_) => time::sleep(Duration::from_millis(20)).await,
             }
         }
@@ -239,6 +239,13 @@ fn settle(answer: &RateLimitResponse) -> Result<RateLimitRequest> {
     let mut request = entries(&[&[("hold_settle", id)], &[("hold_end", id)]]);
     request.descriptors[0].hits_addend = Some(1_234);
     Ok(request)
+}
+
+/// A connection to a service that reached its Redis.
+async fn connected(port: &str) -> Result<Client> {
+    let mut client = Client::connect(format!("http://127.0.0.1:{port}")).await?;
+    ask(&mut client, entries(&[&[("team", "start")]])).await?;
+    Ok(client)
 }
 
 async fn ask(client: &mut Client, request: RateLimitRequest) -> Result<RateLimitResponse> {
