@@ -94,7 +94,7 @@ impl fmt::Display for CredentialFile {
     }
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Credentials {
     /// The user; `None` is Redis's user `default`.
     pub user: Option<String>,
@@ -102,10 +102,25 @@ pub struct Credentials {
 }
 
 impl Credentials {
+    /// Those of two texts that may be empty.
+    pub fn new(user: String, password: String) -> Self {
+        Self { user: Some(user).filter(|user| !user.is_empty()), password: Secret(password) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.user.is_none() && self.password.0.is_empty()
+    }
+
+    /// These, with missing parts taken from others.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let password = if self.password.0.is_empty() { other.password } else { self.password };
+        Self { user: self.user.or(other.user), password }
+    }
+
     /// Parses `password` or `user:password`; both may be empty.
     pub fn parse(text: &str) -> Self {
         let (user, password) = text.split_once(':').unwrap_or(("", text));
-        let user = (!user.is_empty()).then(|| user.to_owned());
-        Self { user, password: Secret(password.to_owned()) }
+        Self::new(user.to_owned(), password.to_owned())
     }
 }

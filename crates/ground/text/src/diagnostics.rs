@@ -21,6 +21,13 @@ pub struct Diagnostic {
     pub help: Option<String>,
 }
 
+impl Diagnostic {
+    /// About a complete file, without help.
+    pub fn of_file(severity: Severity, file: String, message: String) -> Self {
+        Self { severity, file, place: None, path: String::new(), message, help: None }
+    }
+}
+
 crate::named! {
     /// Whether rules with this diagnostic can be served.
     #[derive(PartialOrd, Ord)]
@@ -333,18 +340,10 @@ impl Diagnostics {
             self.found.iter_mut().for_each(|diagnostic| diagnostic.place = None);
         }
         if self.left_out > 0 {
-            self.found.push(Diagnostic {
-                severity: if self.has_errors { Severity::Error } else { Severity::Warning },
-                file: self.file,
-                place: None,
-                path: String::new(),
-                message: format!(
-                    "{} more problems in this {} are not shown",
-                    self.left_out,
-                    self.kind.name()
-                ),
-                help: None,
-            });
+            let severity = if self.has_errors { Severity::Error } else { Severity::Warning };
+            let message =
+                format!("{} more problems in this {} are not shown", self.left_out, self.kind.name());
+            self.found.push(Diagnostic::of_file(severity, self.file, message));
         }
         self.found
     }

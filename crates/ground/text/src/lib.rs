@@ -66,6 +66,22 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
+/// JSON for a terminal: unprintable characters, which are in its texts, are escaped as JSON does. Lines stay.
+pub fn printable_json(json: &str) -> String {
+    let mut shown = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character == '\n' || !is_unprintable(character) {
+            shown.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a String cannot fail.
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
+        }
+    }
+    shown
+}
+
 /// The beginning of a text, up to [`LONGEST`] bytes, without a partial character.
 pub fn cut(text: &str) -> &str {
     beginning(text, LONGEST)

@@ -120,5 +120,5 @@ pub(super) fn diagnostic(
     message: String,
     help: impl Into<String>,
 ) -> Diagnostic {
-    Diagnostic { severity, file, place: None, path: String::new(), message, help: Some(help.into()) }
+    Diagnostic { help: Some(help.into()), ..Diagnostic::of_file(severity, file, message) }
 }

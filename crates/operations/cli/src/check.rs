@@ -147,9 +147,7 @@ fn rules_before(
 
 /// Invalid settings, as an error of no file: a program that reads JSON receives JSON.
 fn without_verdict(message: String) -> Reading {
-    let file = String::new();
-    let path = String::new();
-    let error = Diagnostic { severity: Severity::Error, file, place: None, path, message, help: None };
+    let error = Diagnostic::of_file(Severity::Error, String::new(), message);
     Reading { files: Vec::new(), diagnostics: vec![error] }
 }
 
@@ -254,14 +252,10 @@ impl Report {
             };
         self.rules = None;
         match self.files.first() {
-            Some(file) => self.diagnostics.push(Diagnostic {
-                severity: Severity::Error,
-                file: file.name.clone(),
-                place: None,
-                path: String::new(),
-                message: message.to_owned(),
-                help: Some(help.to_owned()),
-            }),
+            Some(file) => {
+                let error = Diagnostic::of_file(Severity::Error, file.name.clone(), message.to_owned());
+                self.diagnostics.push(Diagnostic { help: Some(help.to_owned()), ..error });
+            }
             // The warning about the directory.
             None => self.diagnostics.iter_mut().for_each(|found| found.severity = Severity::Error),
         }
@@ -273,13 +267,9 @@ impl Report {
         let topology = variable("REDIS_TYPE").map(|var| environment.value(var)).unwrap_or_default();
         let in_cluster = topology.eq_ignore_ascii_case("cluster");
         let anew = self.rules.iter().flat_map(|rules| rules.begin_anew(before, in_cluster));
-        let notes = anew.map(|(rule, limit)| Diagnostic {
-            severity: Severity::Note,
-            file: rule.full_key.to_string(),
-            place: None,
-            path: String::new(),
-            message: format!("the counters of {} begin at 0", limit.in_words()),
-            help: None,
+        let notes = anew.map(|(rule, limit)| {
+            let message = format!("the counters of {} begin at 0", limit.in_words());
+            Diagnostic::of_file(Severity::Note, rule.full_key.to_string(), message)
         });
         self.diagnostics.extend(notes);
         self

@@ -5,13 +5,12 @@
 
 use std::{
     env, fmt,
-    fmt::Write as _,
     io::{self, IsTerminal as _, Write as _},
     sync::OnceLock,
 };
 
 use anstyle::{AnsiColor, Style};
-use text::{is_unprintable, thousands};
+use text::{is_unprintable, printable_json, thousands};
 use unicode_width::UnicodeWidthChar as _;
 
 pub(super) const BOLD: Style = Style::new().bold();
@@ -181,18 +180,7 @@ fn shown(text: &str) -> String {
 
 /// Prints JSON. Characters that control a terminal, which are within its texts, are escaped.
 pub(super) fn print_json(json: &str) {
-    let mut shown = String::with_capacity(json.len());
-    for character in json.chars() {
-        if character == '\n' || !is_unprintable(character) {
-            shown.push(character);
-        } else {
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                // Writing to a String cannot fail.
-                let _ = write!(shown, "\\u{unit:04x}");
-            }
-        }
-    }
-    print_data(&shown);
+    print_data(&printable_json(json));
 }
 
 /// Prints data unchanged: Markdown, CSV, completions.

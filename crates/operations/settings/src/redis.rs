@@ -9,7 +9,7 @@ mod url;
 
 use std::{path::PathBuf, time::Duration};
 
-use self::url::{Login, Parsed};
+use self::url::Parsed;
 use super::{
     aws,
     reader::Reader,
@@ -20,7 +20,9 @@ use super::{
 };
 use net::ServerAddress;
 use net::tls::ClientTls;
-use redis_store::settings::{CredentialFile, CredentialSource, Redis, RedisPool, RedisServers, Startup};
+use redis_store::settings::{
+    CredentialFile, CredentialSource, Credentials, Redis, RedisPool, RedisServers, Startup,
+};
 
 /// The default of `REDIS_TIMEOUT` in the Go service.
 const GO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -119,7 +121,7 @@ fn servers(
 fn logins(
     reader: &mut Reader<'_>,
     servers: RedisServers,
-    of_url: Login,
+    of_url: Credentials,
 ) -> (RedisServers, Option<CredentialSource>) {
     let RedisServers::Sentinel { master, sentinels, .. } = servers else {
         let kind = reader.effective(&vars::REDIS_TYPE).name;
@@ -128,7 +130,7 @@ fn logins(
         let own = credentials(reader, &vars::REDIS_AUTH, &vars::REDIS_AUTH_FILE, of_url);
         return (servers, own);
     };
-    let own = credentials(reader, &vars::REDIS_AUTH, &vars::REDIS_AUTH_FILE, Login::default());
+    let own = credentials(reader, &vars::REDIS_AUTH, &vars::REDIS_AUTH_FILE, Credentials::default());
     let credentials =
         credentials(reader, &vars::REDIS_SENTINEL_AUTH, &vars::REDIS_SENTINEL_AUTH_FILE, of_url);
     (RedisServers::Sentinel { master, sentinels, credentials }, own)
@@ -139,15 +141,15 @@ fn credentials(
     reader: &mut Reader<'_>,
     auth: &'static Setting<String>,
     file: &'static Setting<Option<PathBuf>>,
-    of_url: Login,
+    of_url: Credentials,
 ) -> Option<CredentialSource> {
     let value = reader.read(auth);
     let Some(path) = reader.read(file) else {
-        let login = Login::of_auth(&value).or(of_url);
-        if !login.user.is_empty() && login.password.0.is_empty() {
+        let login = Credentials::parse(&value).or(of_url);
+        if login.user.is_some() && login.password.0.is_empty() {
             reader.warn(auth, "a user without a password; write user:password, here or in the URL");
         }
-        return login.credentials().map(CredentialSource::Fixed);
+        return (!login.is_empty()).then_some(CredentialSource::Fixed(login));
     };
     let variable = reader.effective(file).name;
     if !value.is_empty() {
@@ -156,8 +158,7 @@ fn credentials(
     } else if !reader.exists(&path) {
         reader.warn(file, "the file does not exist yet; there is no connection before it does");
     }
-    let user = (!of_url.user.is_empty()).then_some(of_url.user);
-    Some(CredentialSource::File(CredentialFile { variable, path, user }))
+    Some(CredentialSource::File(CredentialFile { variable, path, user: of_url.user }))
 }
 
 /// The delays between attempts. Zero means the default, and a default maximum is raised to the first delay.

@@ -43,6 +43,9 @@ by_function! {
         }),
     };
     Protocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
+    RulesSource: |text| exact_choice(text, &[("FILE", Self::File), ("GRPC_XDS_SOTW", Self::Xds)]);
+    Option<Logged>: |text| sampled(text, ("refused", Logged::Refused), Logged::Sampled);
+    Option<Recorded>: |text| sampled(text, ("all", Recorded::All), Recorded::Sampled);
 }
 
 /// A URL of a server that speaks HTTP.
@@ -63,33 +66,23 @@ text::named! {
     }
 }
 
-impl Value for Option<Logged> {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let invalid = InvalidValue::new("off, refused, or sampled: and a share, such as sampled:0.01");
-        match text.to_ascii_lowercase().as_str() {
-            "off" => Ok(None),
-            "refused" => Ok(Some(Logged::Refused)),
-            text => sampled_share(text, invalid).map(|share| Some(Logged::Sampled(share))),
+/// `off`, this name, or a share such as `sampled:0.01`.
+fn sampled<T>(
+    text: &str,
+    (name, named): (&str, T),
+    sampled: fn(f64) -> T,
+) -> Result<Option<T>, InvalidValue> {
+    let invalid = || InvalidValue::new(format!("off, {name}, or sampled: and a share, such as sampled:0.01"));
+    match text.to_ascii_lowercase().as_str() {
+        "off" => Ok(None),
+        text if text == name => Ok(Some(named)),
+        text => {
+            let share = text.strip_prefix("sampled:").ok_or_else(invalid)?.parse().ok();
+            let share = share.filter(|share| *share > 0.0 && *share <= 1.0);
+            let share = share.ok_or_else(|| invalid().with_hint("the share is above 0 and at most 1"))?;
+            Ok(Some(sampled(share)))
         }
     }
-}
-
-impl Value for Option<Recorded> {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let invalid = InvalidValue::new("off, all, or sampled: and a share, such as sampled:0.01");
-        match text.to_ascii_lowercase().as_str() {
-            "off" => Ok(None),
-            "all" => Ok(Some(Recorded::All)),
-            text => sampled_share(text, invalid).map(|share| Some(Recorded::Sampled(share))),
-        }
-    }
-}
-
-/// The share of `sampled:0.01`.
-fn sampled_share(text: &str, invalid: InvalidValue) -> Result<f64, InvalidValue> {
-    let Some(share) = text.strip_prefix("sampled:") else { return Err(invalid) };
-    let share = share.parse().ok().filter(|share| *share > 0.0 && *share <= 1.0);
-    share.ok_or_else(|| invalid.with_hint("the share is above 0 and at most 1"))
 }
 
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -169,12 +162,6 @@ pub enum RulesSource {
     #[default]
     File,
     Xds,
-}
-
-impl Value for RulesSource {
-    fn parse(text: &str) -> Result<Self, InvalidValue> {
-        exact_choice(text, &[("FILE", Self::File), ("GRPC_XDS_SOTW", Self::Xds)])
-    }
 }
 
 /// An amount of memory, in bytes or in the notation of Kubernetes.

@@ -192,21 +192,8 @@ fn json_line(time: Timestamp, level: &str, fields: Fields) -> String {
     object.insert("@timestamp".to_owned(), time.to_string().into());
     object.insert("@message".to_owned(), fields.message.into());
     object.insert("level".to_owned(), level.into());
-    let json = serde_json::Value::Object(object).to_string();
-    let mut line = String::with_capacity(json.len() + 1);
-    for character in json.chars() {
-        // serde_json escapes control characters alone. These are in texts, whose names have none.
-        if text::is_unprintable(character) {
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                // Writing to a String cannot fail.
-                let _ = write!(line, "\\u{unit:04x}");
-            }
-        } else {
-            line.push(character);
-        }
-    }
-    line.push('\n');
-    line
+    // serde_json escapes control characters alone.
+    text::printable_json(&serde_json::Value::Object(object).to_string()) + "\n"
 }
 
 /// The time of a log line, in nanoseconds.

@@ -12,7 +12,6 @@ use super::super::{
     vars,
 };
 use net::HostPort;
-use net::Secret;
 use net::ServerAddress;
 use redis_store::settings::{Credentials, RedisServers};
 use text::InvalidValue;
@@ -21,14 +20,14 @@ use text::InvalidValue;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Parsed<A> {
     pub(super) at: A,
-    pub(super) login: Login,
+    pub(super) login: Credentials,
     pub(super) database: u32,
     pub(super) tls: bool,
 }
 
 impl<A> Parsed<A> {
     pub(super) fn new(at: A) -> Self {
-        Self { at, login: Login::default(), database: 0, tls: false }
+        Self { at, login: Credentials::default(), database: 0, tls: false }
     }
 
     pub(super) fn map<B>(self, map: impl FnOnce(A) -> B) -> Parsed<B> {
@@ -210,7 +209,7 @@ fn url(text: &str, default_port: u16) -> Result<Parsed<HostPort>, InvalidValue> 
     let (Some(user), Some(password), Some(other_user), Some(other_password)) = login else {
         return Err(invalid());
     };
-    let login = Login::new(user, password).or(Login::new(other_user, other_password));
+    let login = Credentials::new(user, password).or(Credentials::new(other_user, other_password));
     let database = match uri.path().strip_prefix('/').unwrap_or_default() {
         "" => in_query(&uri, "db").ok_or_else(invalid)?,
         path => path.to_owned(),
@@ -232,41 +231,6 @@ fn number(text: &str) -> Result<u32, InvalidValue> {
         .ok_or_else(|| InvalidValue::new("a URL whose path is the number of a database: redis://host:6379/0"))
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct Login {
-    pub(super) user: String,
-    pub(super) password: Secret,
-}
-
-impl Login {
-    pub(super) fn new(user: String, password: String) -> Self {
-        Self { user, password: Secret(password) }
-    }
-
-    /// Parses `password` or `user:password`.
-    pub(super) fn of_auth(text: &str) -> Self {
-        let Credentials { user, password } = Credentials::parse(text);
-        Self { user: user.unwrap_or_default(), password }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.user.is_empty() && self.password.0.is_empty()
-    }
-
-    /// This login, with missing parts taken from another.
-    pub(super) fn or(self, other: Self) -> Self {
-        Self {
-            user: if self.user.is_empty() { other.user } else { self.user },
-            password: if self.password.0.is_empty() { other.password } else { self.password },
-        }
-    }
-
-    pub(super) fn credentials(self) -> Option<Credentials> {
-        let user = (!self.user.is_empty()).then(|| self.user.clone());
-        (!self.is_empty()).then_some(Credentials { user, password: self.password })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -276,7 +240,7 @@ mod tests {
     /// Address, user, password, database and TLS of a text.
     fn read(text: &str) -> Option<(String, String, String, u32, bool)> {
         let Parsed { at, login, database, tls } = server(text, 6379).ok()?;
-        Some((at.to_string(), login.user, login.password.0, database, tls))
+        Some((at.to_string(), login.user.unwrap_or_default(), login.password.0, database, tls))
     }
 
     #[test]
@@ -357,7 +321,7 @@ mod tests {
         let list = read(" a:1, redis://u:p@b ,rediss://c:3,").unwrap();
         let places: Vec<String> = list.at.iter().map(ToString::to_string).collect();
         assert_eq!(places, ["a:1", "b:26379", "c:3"]);
-        assert_eq!((&*list.login.user, &*list.login.password.0, list.tls), ("u", "p", true));
+        assert_eq!((list.login, list.tls), (Credentials::parse("u:p"), true));
         assert!(read("redis://u:p@a,redis://u:p@b").is_ok());
         assert!(read("redis://u:p@a,redis://u:q@b").is_err());
         assert!(read("a:1,b").is_err());
@@ -366,8 +330,8 @@ mod tests {
     #[test]
     fn a_variable_takes_precedence_over_a_url_in_each_part() {
         let of = |auth: &str, user: &str, password: &str| {
-            let login = Login::of_auth(auth).or(Login::new(user.to_owned(), password.to_owned()));
-            login.credentials().map(|found| (found.user.unwrap_or_default(), found.password.0))
+            let login = Credentials::parse(auth).or(Credentials::new(user.to_owned(), password.to_owned()));
+            (!login.is_empty()).then(|| (login.user.unwrap_or_default(), login.password.0))
         };
         let found = |user: &str, password: &str| Some((user.to_owned(), password.to_owned()));
         assert_eq!(of("", "", ""), None);
@@ -382,8 +346,8 @@ mod tests {
 
     #[test]
     fn passwords_are_not_printed() {
-        let login = Login::of_auth("user:hunter2");
-        assert!(!format!("{login:?}{:?}", login.clone().credentials()).contains("hunter2"));
+        let login = Credentials::parse("user:hunter2");
+        assert!(!format!("{login:?}").contains("hunter2"));
     }
 
     #[test]

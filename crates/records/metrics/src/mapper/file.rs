@@ -121,14 +121,7 @@ pub fn read(file: &str, bytes: &[u8]) -> Result<(Mapper, Vec<Diagnostic>), Vec<D
     let mut found = reader.found;
     if reader.suppressed > 0 {
         let message = format!("{} more errors and warnings", reader.suppressed);
-        found.push(Diagnostic {
-            severity: Warning,
-            file: file.to_owned(),
-            place: None,
-            path: String::new(),
-            message,
-            help: None,
-        });
+        found.push(Diagnostic::of_file(Warning, file.to_owned(), message));
     }
     if found.iter().any(Diagnostic::is_error) { Err(found) } else { Ok((mapper, found)) }
 }
@@ -152,14 +145,8 @@ struct Reader<'f> {
 
 impl Reader<'_> {
     fn add(&mut self, severity: Severity, path: &str, message: impl Into<String>, help: &str) {
-        let found = Diagnostic {
-            severity,
-            file: self.file.to_owned(),
-            place: None,
-            path: path.to_owned(),
-            message: message.into(),
-            help: Some(help.to_owned()),
-        };
+        let of_file = Diagnostic::of_file(severity, self.file.to_owned(), message.into());
+        let found = Diagnostic { path: path.to_owned(), help: Some(help.to_owned()), ..of_file };
         // A mistake in the defaults would be reported again for each mapping.
         if self.found.contains(&found) {
             return;
