@@ -137,12 +137,12 @@ pub(super) fn create(settings: &Settings) -> Result<(Arc<App>, Option<Shared>), 
     }
     let request_log = recent::request_log(settings);
     let recent_requests = recent::recent_requests(settings);
-    limiter = match (request_log.clone(), recent_requests.clone()) {
-        (Some(log), Some(recent)) => limiter.with_observer(Arc::new((log, recent))),
-        (Some(log), None) => limiter.with_observer(log),
-        (None, Some(recent)) => limiter.with_observer(recent),
-        (None, None) => limiter,
-    };
+    if let Some(log) = request_log.clone() {
+        limiter = limiter.with_observer(log);
+    }
+    if let Some(recent) = recent_requests.clone() {
+        limiter = limiter.with_observer(recent);
+    }
     let limiter = Arc::new(limiter);
 
     let app = App {

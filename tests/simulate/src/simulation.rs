@@ -325,7 +325,11 @@ impl Simulation {
             ledger.lock().expect("nothing panics with it").asks(sent.limit, now.seconds(), sent.asked);
             // What failed before was for quotas.
             store.take_failed();
-            let answer = limiter.decide(&request(&key, sent.asked), None, None).await;
+            let answer = match limiter.try_decide(&request(&key, sent.asked), now, None, None) {
+                Ok(Decided::Answer(answer)) => Ok(answer),
+                Ok(Decided::Wait(waiting)) => waiting.await.decided,
+                Err(error) => Err(error),
+            };
             answered(&ledger, &world, &sent, &answer, store.take_failed().as_ref(), true);
         });
     }

@@ -8,7 +8,7 @@ use metrics::ResponseCode;
 use rules::{Metadata, template::Template};
 
 /// It is moved by a few instructions while it has at most 128 bytes.
-#[derive(PartialEq, Debug)]
+#[derive(PartialEq, Debug, Default)]
 pub struct Answer {
     pub code: Code,
     /// One status per descriptor, in the request's order.
@@ -29,21 +29,13 @@ pub struct Answer {
 impl Answer {
     /// The answer to a request that only settles or ends holds.
     pub(super) fn closing(descriptors: usize) -> Self {
-        Self {
-            code: Code::Ok,
-            statuses: vec![Status::NO_LIMIT; descriptors],
-            response_headers: Vec::new(),
-            request_headers: Vec::new(),
-            body: Box::default(),
-            dynamic_metadata: None,
-            hold: None,
-            released: false,
-        }
+        Self { statuses: vec![Status::NO_LIMIT; descriptors], ..Self::default() }
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Code {
+    #[default]
     Ok,
     OverLimit,
 }

@@ -91,10 +91,7 @@ impl<'a> Conclusion<'a, '_> {
     }
 
     pub(super) fn limited(&self, index: usize) -> Option<&'a Limited> {
-        match self.planned(index) {
-            Planned::Limited(limited) => Some(limited),
-            _ => None,
-        }
+        self.planned(index).limited()
     }
 
     /// What became of the hits of a descriptor.

@@ -144,26 +144,6 @@ impl Limiter {
         Ok(())
     }
 
-    /// Both steps, for callers that are futures themselves.
-    pub async fn decide(
-        self: &Arc<Self>,
-        request: &Request<'_>,
-        until: Option<Instant>,
-        mut trace: Option<&mut DecisionTrace>,
-    ) -> Result<Answer, RequestError> {
-        match self.try_decide(request, self.now(), until, trace.as_deref_mut())? {
-            Decided::Answer(answer) => Ok(answer),
-            Decided::Wait(waiting) => {
-                let concluded = waiting.await;
-                if let (Some(trace), Some(waited)) = (trace, concluded.trace) {
-                    trace.wait = waited.wait;
-                    trace.failure = waited.failure;
-                }
-                concluded.decided
-            }
-        }
-    }
-
     fn plan_and_try(
         self: &Arc<Self>,
         request: &Request<'_>,
@@ -295,10 +275,8 @@ impl Limiter {
 
     fn show(&self, request: &Request<'_>, holding: Holding<'_>, now: Time) {
         // Replays decide what they read, so they are not shown what only looks or reports.
-        if let Some(observer) = &self.observer
-            && request.ask == Ask::Decide
-        {
-            observer.requested(request, holding, now);
+        if request.ask == Ask::Decide {
+            self.observers.iter().for_each(|observer| observer.requested(request, holding, now));
         }
     }
 
@@ -402,8 +380,8 @@ impl Limiter {
             }
             _ => {}
         }
-        if let (Some(observer), Some(_), Ask::Decide) = (&self.observer, domain, scope.ask) {
-            observer.decided(&Observed(&conclusion));
+        if domain.is_some() && scope.ask == Ask::Decide {
+            self.observers.iter().for_each(|observer| observer.decided(&Observed(&conclusion)));
         }
         let unmatched = planned.plan.iter().filter(|planned| matches!(planned, Planned::NoLimit)).count();
         let descriptors = planned.plan.len();
@@ -417,9 +395,8 @@ impl Limiter {
 
     /// True if an override refuses the request, whatever its counters.
     fn is_refused(&self, plan: &Plan, ask: Ask) -> bool {
-        let is_blocked =
-            |planned: &Planned| matches!(planned, Planned::Limited(limited) if limited.is_blocked());
-        !self.policy.shadow_mode && ask != Ask::Report && plan.iter().any(is_blocked)
+        let is_blocked = || plan.iter().filter_map(Planned::limited).any(plan::Limited::is_blocked);
+        !self.policy.shadow_mode && ask != Ask::Report && is_blocked()
     }
 
     /// Stores the keys that the store has found over their limits.

@@ -58,7 +58,7 @@ pub use observer::{Holding, Observed, ObservedDescriptor, ObservedLimit, Observe
 pub use over_limit_cache::{CacheUsage, OverLimitCache};
 use overrides::Index;
 pub use preview::{OverrideLimits, Preview, preview};
-pub use quota::{QuotaBucket, QuotaLimit, QuotaRule, Reserved};
+pub use quota::{QuotaBucket, QuotaLimit, QuotaRule, StoreLost};
 use recent::{Recent, RuleInfo};
 pub use recent_requests::{RecentRequests, Recording};
 pub use request::{Ask, Bounds, Descriptor, Entry, LimitOverride, Request, RequestError};
@@ -196,7 +196,7 @@ pub struct Limiter {
     owed: Owed,
     /// Recent keys and decisions, if they are recorded.
     recent: Option<Arc<Recent>>,
-    observer: Option<Arc<dyn Observer>>,
+    observers: Vec<Arc<dyn Observer>>,
     store_failures_log: LogThrottle,
     no_share_log: LogThrottle,
     bad_requests_log: LogThrottle,
@@ -230,7 +230,7 @@ impl Limiter {
             local: OnceLock::new(),
             share: AtomicU64::new(0),
             recent: None,
-            observer: None,
+            observers: Vec::new(),
             store_failures_log: LogThrottle::new(10),
             no_share_log: LogThrottle::new(60),
             bad_requests_log: LogThrottle::new(1),
@@ -249,9 +249,10 @@ impl Limiter {
         self
     }
 
-    /// The same limiter, which shows its requests and decisions to an observer.
-    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
-        Self { observer: Some(observer), ..self }
+    /// The same limiter, which shows its requests and decisions to this observer as well.
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.observers.push(observer);
+        self
     }
 
     /// The same limiter, which chooses the identities of holds so and queues at most as many settles and ends.
@@ -268,17 +269,8 @@ impl Limiter {
         self.store.start_worker();
     }
 
-    /// `SHADOW_MODE`: every request passes.
-    pub fn is_shadow(&self) -> bool {
-        self.policy.shadow_mode
-    }
-
-    pub fn on_store_failure(&self) -> OnStoreFailure {
-        self.policy.on_store_failure
-    }
-
-    pub fn bounds(&self) -> Bounds {
-        self.policy.bounds
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// Checks that a request is complete and within the size limits.

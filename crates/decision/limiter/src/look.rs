@@ -116,10 +116,7 @@ impl Limiter {
         let scope = self.scope(&served, now);
         let open = self.store.list_holds(&batch, most, now).await.map_err(RequestError::Store)?;
         let limit_of = |index: usize| {
-            let limited = plan.iter().filter_map(|planned| match planned {
-                Planned::Limited(limited) => Some(limited),
-                _ => None,
-            });
+            let limited = plan.iter().filter_map(Planned::limited);
             let mut checks =
                 limited.flat_map(|limited| limited.limits.iter().map(move |check| (limited, check)));
             let found = checks.find(|(_, check)| check.check == Some(index));

@@ -1,9 +1,7 @@
 //! Observers of requests and their decisions: the request log and replays.
 //!
-//! [`Limiter`](super::Limiter) calls its observer for each request within the bounds. An observer reads; it cannot
+//! [`Limiter`](super::Limiter) calls its observers for each request within the bounds. An observer reads; it cannot
 //! change a decision.
-
-use std::sync::Arc;
 
 use super::{
     answer::Code,
@@ -30,18 +28,6 @@ pub enum Holding<'a> {
     Nothing,
     /// It may hold, with this identity unless it is refused without asking the store.
     As(Option<&'a HoldId>),
-}
-
-impl<A: Observer, B: Observer> Observer for (Arc<A>, Arc<B>) {
-    fn requested(&self, request: &Request<'_>, holding: Holding<'_>, now: Time) {
-        self.0.requested(request, holding, now);
-        self.1.requested(request, holding, now);
-    }
-
-    fn decided(&self, decision: &Observed<'_, '_>) {
-        self.0.decided(decision);
-        self.1.decided(decision);
-    }
 }
 
 /// A decision, by descriptor.
@@ -86,10 +72,7 @@ impl<'a, 'm> Observed<'a, 'm> {
         let statuses = conclusion.planned.plan.iter().zip(&conclusion.statuses).enumerate();
         statuses.filter_map(move |(index, (planned, status))| {
             let rule = conclusion.scope.rule_of(planned)?;
-            let limited = match planned {
-                Planned::Limited(limited) => Some(limited),
-                _ => None,
-            };
+            let limited = planned.limited();
             let is_overridden = match planned {
                 Planned::Allowed(..) => true,
                 _ => limited.is_some_and(|limited| limited.overridden.is_some()),

@@ -40,6 +40,15 @@ pub(super) enum Planned {
     Limited(Limited),
 }
 
+impl Planned {
+    pub(super) fn limited(&self) -> Option<&Limited> {
+        match self {
+            Self::Limited(limited) => Some(limited),
+            _ => None,
+        }
+    }
+}
+
 /// A descriptor's limits, each with its own counter.
 pub(super) struct Limited {
     /// At least one.

@@ -49,15 +49,12 @@ pub struct QuotaLimit {
     pub window_end: Option<Time>,
 }
 
-/// Hits that were taken ahead of time.
+/// The store is lost, and the failure policy has no counters in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reserved {
-    /// As many as the limit had room for.
-    Hits(u64),
-    /// The store is lost, and the failure policy allows or denies all.
+pub enum StoreLost {
     Allow,
     Deny,
-    /// The store is lost, and its loss is an error.
+    /// The loss is an error.
     Unknown,
 }
 
@@ -70,10 +67,7 @@ struct BucketPlan<'b> {
 
 impl BucketPlan<'_> {
     fn limited(&self) -> Option<&Limited> {
-        match self.planned.plan.first() {
-            Some(Planned::Limited(limited)) => Some(limited),
-            _ => None,
-        }
+        self.planned.plan.first().and_then(Planned::limited)
     }
 
     fn domain(&self) -> Option<&Domain> {
@@ -118,48 +112,40 @@ impl Limiter {
     }
 
     /// Takes hits of the bucket's counters, at most this many, in the windows of `at`, which is now or in a window that
-    /// begins soon. Nothing else is counted.
+    /// begins soon: as many as the limit has room for. Nothing else is counted.
     ///
     /// The counters are read first: a fixed window would count what it has no room for, and refuse other callers.
-    pub async fn reserve(self: &Arc<Self>, bucket: &QuotaBucket, hits: u64, at: Time) -> Reserved {
-        self.reserve_or_why_not(bucket, hits, at).await.unwrap_or_else(|instead| instead)
-    }
-
-    async fn reserve_or_why_not(
+    pub async fn reserve(
         self: &Arc<Self>,
         bucket: &QuotaBucket,
         hits: u64,
         at: Time,
-    ) -> Result<Reserved, Reserved> {
-        let Some(mut bucket) = self.plan_bucket(bucket, 0, at) else {
-            return Ok(Reserved::Hits(hits));
-        };
+    ) -> Result<u64, StoreLost> {
+        let Some(mut bucket) = self.plan_bucket(bucket, 0, at) else { return Ok(hits) };
         match bucket.limited() {
-            None => return Ok(Reserved::Hits(hits)),
-            Some(limited) if limited.is_blocked() || bucket.planned.batch.may_hold() => {
-                return Ok(Reserved::Hits(0));
-            }
+            None => return Ok(hits),
+            Some(limited) if limited.is_blocked() || bucket.planned.batch.may_hold() => return Ok(0),
             Some(_) => {}
         }
         self.count_bucket(&mut bucket, |_| Hits::Take(0), Counting::ReadOnly, at).await?;
         let room = bucket.planned.batch.checks().iter().map(|check| check.verdict.remaining).min();
         let hits = hits.min(room.unwrap_or_default());
         if hits == 0 {
-            return Ok(Reserved::Hits(0));
+            return Ok(0);
         }
         self.count_bucket(&mut bucket, |_| Hits::Take(hits), Counting::Always, at).await?;
         let verdicts = || bucket.planned.batch.checks().iter().map(|check| (check.verdict, check.limit));
         if verdicts().all(|(verdict, _)| verdict.admitted) {
-            return Ok(Reserved::Hits(hits));
+            return Ok(hits);
         }
         // Others have taken the room since the read.
         let over = |(verdict, limit): (Verdict, limit::Rate)| {
             let is_counted = verdict.consumed && !verdict.admitted;
             is_counted.then(|| verdict.count.saturating_sub(limit.algorithm.capacity()).min(hits))
         };
-        let Some(excess) = verdicts().filter_map(over).max() else { return Ok(Reserved::Hits(0)) };
+        let Some(excess) = verdicts().filter_map(over).max() else { return Ok(0) };
         self.count_bucket(&mut bucket, |_| Hits::Refund(excess), Counting::Always, at).await?;
-        Ok(Reserved::Hits(hits - excess))
+        Ok(hits - excess)
     }
 
     /// Gives hits back that were reserved at `at` and not assigned, to the windows that have not ended since.
@@ -270,7 +256,7 @@ impl Limiter {
         hits: impl Fn(&Check) -> Hits,
         counting: Counting,
         now: Time,
-    ) -> Result<(), Reserved> {
+    ) -> Result<(), StoreLost> {
         let batch = &mut bucket.planned.batch;
         batch.counting = counting;
         batch.ask_all(hits);
@@ -283,9 +269,9 @@ impl Limiter {
         let Err(error) = applied else { return Ok(()) };
         let policy = self.failure_policy(bucket.request.domain, bucket.domain(), self.now());
         match (self.without_store(error, policy, &mut bucket.planned.batch, now), policy) {
-            (Err(_), _) => Err(Reserved::Unknown),
-            (Ok(_), OnStoreFailure::Allow) => Err(Reserved::Allow),
-            (Ok(_), OnStoreFailure::Deny) => Err(Reserved::Deny),
+            (Err(_), _) => Err(StoreLost::Unknown),
+            (Ok(_), OnStoreFailure::Allow) => Err(StoreLost::Allow),
+            (Ok(_), OnStoreFailure::Deny) => Err(StoreLost::Deny),
             (Ok(_), _) => Ok(()),
         }
     }

@@ -61,7 +61,8 @@ struct Second {
 #[derive(Clone)]
 pub struct Recording {
     seconds: VecDeque<Arc<Second>>,
-    rate: f64,
+    /// The share of the keys that it has.
+    pub rate: f64,
     /// The lines that are read now, and how many of their bytes were read.
     lines: Vec<u8>,
     read: usize,
@@ -166,13 +167,6 @@ impl Second {
     }
 }
 
-impl Recording {
-    /// The share of the keys that it has.
-    pub fn rate(&self) -> f64 {
-        self.rate
-    }
-}
-
 impl Read for Recording {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
@@ -266,7 +260,7 @@ mod tests {
         };
         let [old, new] = seen(&requests);
         assert!((400..500).contains(&old) && (70..130).contains(&new), "half of {old} and {new}");
-        assert_eq!(requests.recording().rate().to_string(), "0.5");
+        assert_eq!(requests.recording().rate.to_string(), "0.5");
         // A larger share again: what is kept has the smaller one, and is as before.
         (0..61).for_each(|_| requests.collect());
         assert_eq!((requests.rate().to_string(), seen(&requests)), ("1".to_owned(), [old, new]));

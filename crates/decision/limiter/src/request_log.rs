@@ -28,22 +28,10 @@ use recent::{KeyValues, shown};
 /// The bytes that a worker's buffer may hold between two flushes, because callers determine the length of values.
 const MAX_BYTES: usize = 4 << 20;
 
+/// The requests with a descriptor of this share of all, above 0 and at most 1. A hash chooses the descriptors, so that all
+/// requests of a key are recorded, on every replica.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Recorded {
-    All,
-    /// Those with a descriptor of this share of all, above 0 and at most 1. A hash chooses the descriptors, so that all
-    /// requests of a key are recorded, on every replica.
-    Sampled(f64),
-}
-
-impl Recorded {
-    const fn rate(self) -> f64 {
-        match self {
-            Self::All => 1.0,
-            Self::Sampled(rate) => rate,
-        }
-    }
-}
+pub struct Recorded(pub f64);
 
 pub struct RequestLog {
     rate: f64,
@@ -93,7 +81,7 @@ impl RequestLog {
     pub fn new(recorded: Recorded, values: KeyValues, max_lines: u64, shards: ShardCount) -> Self {
         let pauses = 1_000 / 200;
         Self {
-            rate: recorded.rate(),
+            rate: recorded.0,
             lines: Lines::new(values, (max_lines / pauses).max(1), shards),
             spare: Mutex::default(),
             writing: AtomicU64::new(0),
@@ -326,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_line_has_the_whole_request() {
-        let all = log(Recorded::All, KeyValues::Plain, 100);
+        let all = log(Recorded(1.0), KeyValues::Plain, 100);
         let mut one = request("shop", "a\"b");
         one.hits_addend = 3;
         one.descriptors.push(Descriptor {
@@ -353,14 +341,14 @@ mod tests {
                 && line.ends_with("],\"hold\":\"AAAAAAAAAAAAAAAAAAAAAQAAA\"}\n"),
             "{line}"
         );
-        let hashed = log(Recorded::All, KeyValues::Hashed, 100);
+        let hashed = log(Recorded(1.0), KeyValues::Hashed, 100);
         hashed.requested(&request("shop", "ann"), Holding::Nothing, Time::default());
         assert!(flushed(&hashed).contains(r#""value":"sha256:49915e0d7d4b402e""#));
     }
 
     #[test]
     fn a_sampled_key_is_whole() {
-        let sampled = log(Recorded::Sampled(0.1), KeyValues::Plain, u64::MAX);
+        let sampled = log(Recorded(0.1), KeyValues::Plain, u64::MAX);
         for _ in 0..3 {
             (0..1000).for_each(|user| {
                 sampled.requested(&request("d", &user.to_string()), Holding::Nothing, Time::default());
@@ -380,7 +368,7 @@ mod tests {
         // The bound is one for all workers, also if one has all of the traffic.
         for workers in [1, 16] {
             let shards = ShardCount::for_workers(workers);
-            let bounded = RequestLog::new(Recorded::All, KeyValues::Plain, 50, shards);
+            let bounded = RequestLog::new(Recorded(1.0), KeyValues::Plain, 50, shards);
             (0..12).for_each(|_| bounded.requested(&request("d", "v"), Holding::Nothing, Time::default()));
             let text = flushed(&bounded);
             assert_eq!((text.lines().count(), text.lines().last()), (11, Some(r#"{"missing":2}"#)));
@@ -389,7 +377,7 @@ mod tests {
             assert_eq!(flushed(&bounded).lines().count(), 1);
         }
         let long = "x".repeat(MAX_BYTES);
-        let by_bytes = log(Recorded::All, KeyValues::Plain, 1_000_000);
+        let by_bytes = log(Recorded(1.0), KeyValues::Plain, 1_000_000);
         (0..3).for_each(|_| by_bytes.requested(&request("d", &long), Holding::Nothing, Time::default()));
         assert!(by_bytes.flush(&mut io::sink()).is_ok());
         assert_eq!(by_bytes.counts(), (1, 2));

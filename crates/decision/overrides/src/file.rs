@@ -91,17 +91,12 @@ impl Journal {
     }
 
     fn try_rewrite(&mut self, index: &Index) -> io::Result<()> {
-        let mut lines = 0_usize;
+        let snapshot = index.checkpoint();
         let file = files::replace(&self.path, |writer| {
-            let mut result = Ok(());
-            index.for_each(|one| {
-                lines += 1;
-                result = writeln!(writer, "{}", one.to_stored());
-                result.is_ok()
-            });
-            result
+            snapshot.all().try_for_each(|one| writeln!(writer, "{}", one.to_stored()))
         })?;
-        (self.file, self.lines) = (Some(file), lines);
+        self.file = Some(file);
+        self.lines = snapshot.len();
         Ok(())
     }
 

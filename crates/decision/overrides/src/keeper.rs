@@ -183,13 +183,8 @@ impl Keeper {
     /// The override with this identifier: that of its target, which a caller that knows it can compute, or that in replies.
     /// A linear search.
     pub fn by_id(&self, id: &str) -> Option<Override> {
-        let mut found = None;
-        self.index.for_each(|one| {
-            let is_meant = one.target.id() == id || self.index.shown_id(&one.target) == id;
-            found = is_meant.then(|| one.clone());
-            found.is_none()
-        });
-        found
+        let is_meant = |one: &Override| one.target.id() == id || self.index.shown_id(&one.target) == id;
+        self.index.checkpoint().all().find(|one| is_meant(one)).map(|one| Override::clone(one))
     }
 
     pub async fn remove(&self, target: &Target) -> Result<Durability, ChangeError> {

@@ -244,18 +244,6 @@ impl Target {
             .collect()
     }
 
-    fn to_json(&self) -> Map<String, Json> {
-        let mut fields = Map::from_iter([("domain".to_owned(), (*self.domain).into())]);
-        match self.scope {
-            Scope::Descriptor => fields.insert("descriptor".to_owned(), self.entries_json()),
-            Scope::Entry => {
-                fields.insert("entry".to_owned(), self.entries_json().get(0).cloned().unwrap_or_default())
-            }
-            Scope::Domain | Scope::StoreFailure => None,
-        };
-        fields
-    }
-
     fn entries_json(&self) -> Json {
         let entry = |(key, value): &EntryOf| match value.text() {
             Some(value) => json!({"key": key, "value": value}),
@@ -284,7 +272,15 @@ impl ShownTarget {
     }
 
     pub(super) fn to_json(&self) -> Map<String, Json> {
-        self.0.to_json()
+        let Self(target) = self;
+        let entries = target.entries_json();
+        let mut fields = Map::from_iter([("domain".to_owned(), (*target.domain).into())]);
+        match target.scope {
+            Scope::Descriptor => fields.insert("descriptor".to_owned(), entries),
+            Scope::Entry => fields.insert("entry".to_owned(), entries.get(0).cloned().unwrap_or_default()),
+            Scope::Domain | Scope::StoreFailure => None,
+        };
+        fields
     }
 }
 

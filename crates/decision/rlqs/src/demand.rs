@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A sample of a shorter time says little, and is added to the next one.
 const SAMPLE: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Demand {
     /// Requests that wanted to pass, and the time in which they came; `None` before the first sample.
     sample: Option<(u64, Duration)>,
@@ -24,16 +24,7 @@ pub(crate) struct Demand {
 
 impl Demand {
     pub(crate) fn unknown(now: Duration) -> Self {
-        Self {
-            sample: None,
-            is_short: false,
-            reported_at: now,
-            sampled_at: now,
-            requests: 0,
-            denied: 0,
-            busy_at: now,
-            has_dropped: false,
-        }
+        Self { reported_at: now, sampled_at: now, busy_at: now, ..Self::default() }
     }
 
     pub(crate) fn report(&mut self, allowed: u64, denied: u64, now: Duration) {

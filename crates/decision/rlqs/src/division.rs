@@ -91,7 +91,7 @@ pub(crate) enum Change {
 }
 
 /// A stream of an Envoy that uses the bucket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Envoy {
     stream: u64,
     demand: Demand,
@@ -166,15 +166,7 @@ impl Division {
     pub(crate) fn report(&mut self, stream: u64, allowed: u64, denied: u64, now: Now) {
         let Some(envoy) = self.envoys.iter_mut().find(|envoy| envoy.stream == stream) else {
             let demand = Demand::unknown(now.elapsed);
-            self.envoys.push(Envoy {
-                stream,
-                demand,
-                grant: None,
-                paid: 0,
-                reported: 0,
-                abandoned_at: None,
-                asks: true,
-            });
+            self.envoys.push(Envoy { stream, demand, asks: true, ..Envoy::default() });
             return;
         };
         envoy.asks = true;

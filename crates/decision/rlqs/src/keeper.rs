@@ -16,7 +16,7 @@ use faults::{
     mutex::lock,
     panics::{self, Boundary, Panicked, caught},
 };
-use limiter::{QuotaBucket, QuotaLimit, QuotaRule, Reserved};
+use limiter::{QuotaBucket, QuotaLimit, QuotaRule, StoreLost};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The longest delay of a tick.
@@ -85,14 +85,14 @@ impl Quotas {
         let Some(turn) = self.with(bucket, |bucket| bucket.division.turn(limit, now)) else { return };
         match turn {
             Turn::Take(hits, at) => match self.limiter.reserve(bucket, hits, at).await {
-                Reserved::Hits(taken) => {
+                Ok(taken) => {
                     self.counts.taken.fetch_add(taken, Relaxed);
                     self.with(bucket, |bucket| bucket.division.taken(hits, at, taken, self.now()));
                 }
-                Reserved::Allow => return self.set(bucket, Mode::Allowed),
-                Reserved::Deny => return self.set(bucket, Mode::Denied),
+                Err(StoreLost::Allow) => return self.set(bucket, Mode::Allowed),
+                Err(StoreLost::Deny) => return self.set(bucket, Mode::Denied),
                 // What is assigned may be used; no more follows.
-                Reserved::Unknown => return,
+                Err(StoreLost::Unknown) => return,
             },
             Turn::GiveBack(hits) => {
                 self.counts.given_back.fetch_add(hits, Relaxed);

@@ -164,7 +164,7 @@ impl Api {
 
     fn sample(&self, now: Time) {
         self.history.sample(&self.managed.stats, &*self.managed.store, now);
-        self.rule_rates.sample(self.managed.source.current(), self.managed.limiter.is_shadow(), now);
+        self.rule_rates.sample(self.managed.source.current(), self.managed.limiter.policy().shadow_mode, now);
     }
 
     /// Samples the counters and sends an event to the followers; called once a second.

@@ -148,7 +148,7 @@ impl Api {
     fn configured(&self) -> Vec<NotEnforced> {
         let state = self.managed.source.state();
         let mut found = Vec::new();
-        if self.managed.limiter.is_shadow() {
+        if self.managed.limiter.policy().shadow_mode {
             found.push(new(Why::ShadowMode, EVERY_DOMAIN));
         }
         let error = state.last_error.as_ref().and_then(|(_, errors)| errors.first());

@@ -1,6 +1,9 @@
 //! `/api/v1/overrides`: lists, sets and removes overrides; and `/api/v1/imports`: imports many at once.
 
-use std::{io::Write as _, sync::Arc};
+use std::{
+    io::{self, Write as _},
+    sync::Arc,
+};
 
 use http::StatusCode;
 use serde_json::{Map, Value as Json};
@@ -71,35 +74,39 @@ pub(super) struct Page<'a> {
 
 impl Page<'_> {
     pub(super) fn reply(&self, api: &Api) -> Result<Reply, Problem> {
+        let mut page = Paper::new(&api.managed.replies);
+        self.write(api, &mut page).map_err(|_| Problem::no_room())?;
+        Ok(page.into())
+    }
+
+    fn write(&self, api: &Api, page: &mut Paper) -> io::Result<()> {
         let index = api.managed.keeper.index();
         let switches = index.switches().len();
         let total = index.len().saturating_sub(switches);
         let now = index.time(SystemClock.now());
         let is_filtered = switches > 0 || self.is_wanted.is_some();
-        let mut page = Paper::new(&api.managed.replies);
-        let mut written = page.write_all(br#"{"overrides":["#);
+        page.write_all(br#"{"overrides":["#)?;
         let mut found = 0_usize;
         let mut matching = 0_usize;
-        index.for_each(|one| {
+        for one in index.checkpoint().all() {
             let has_room = |found: usize, page: &Paper| found < self.most && page.len() < MAX_PAGE_BYTES;
             let is_switch = one.target.scope().is_switch();
             if !is_switch && self.is_wanted.is_none_or(|is_wanted| is_wanted(one)) && !one.is_over(now) {
-                if matching >= self.offset && has_room(found, &page) {
+                if matching >= self.offset && has_room(found, page) {
                     let comma = if found > 0 { "," } else { "" };
                     let json = if self.names_values { one.to_json() } else { json_of(api, one) };
-                    written = write!(page, "{comma}{json}");
+                    write!(page, "{comma}{json}")?;
                     found += 1;
                 }
                 matching += 1;
             }
-            written.is_ok() && (is_filtered || has_room(found, &page))
-        });
+            if !is_filtered && !has_room(found, page) {
+                break;
+            }
+        }
         let matching = if is_filtered { matching } else { total };
         let place = api.managed.keeper.storage();
-        written
-            .and_then(|()| write!(page, r#"],"matching":{matching},"total":{total},"kept_in":"{place}"}}"#))
-            .map_err(|_| Problem::no_room())?;
-        Ok(page.into())
+        write!(page, r#"],"matching":{matching},"total":{total},"kept_in":"{place}"}}"#)
     }
 }
 

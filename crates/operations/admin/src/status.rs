@@ -68,7 +68,7 @@ fn status(api: &Api, merged: &Merged, scope: &str, replicas: Option<OrUnknown<Ve
         not_enforced,
         rules: rules(api),
         store: store(api),
-        policy: managed.limiter.on_store_failure().name().to_owned(),
+        policy: managed.limiter.policy().on_store_failure.name().to_owned(),
         callers: callers(api, merged.without_store),
         requests: Requests { per_second: merged.per_second.into(), total: merged.total.into() },
         latency: latency(&merged.latency),

@@ -82,7 +82,7 @@ pub(super) async fn compare(
     let policy = trials.policy.clone();
     let cache_bytes = trials.cache_bytes;
     let recording = trials.requests.recording();
-    let recorded = Recorded { share_of_keys: recording.rate(), bytes: trials.requests.bytes() };
+    let recorded = Recorded { share_of_keys: recording.rate, bytes: trials.requests.bytes() };
     let source = api.managed.source.clone();
     let replayed = tokio::task::spawn_blocking(move || {
         // A caller that goes away does not end the replay.

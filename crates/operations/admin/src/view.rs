@@ -130,7 +130,7 @@ impl Api {
             collect.refusals(&mut summary);
         }
         if parts.rules {
-            summary.rules = self.rule_rates.hits(managed.limiter.is_shadow());
+            summary.rules = self.rule_rates.hits(managed.limiter.policy().shadow_mode);
         }
         collect.unmatched(&mut summary);
         summary

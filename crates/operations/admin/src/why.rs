@@ -79,7 +79,7 @@ pub(super) async fn get(api: &Api, call: &Call<'_>) -> Result<Reply, Problem> {
     let parts = Parts { refusals: true, ..Parts::default() };
     let View { merged, whose } = api.view(&call.query, parts).await?;
     let recording = api.managed.trials.as_ref().map(|trials| trials.requests.recording());
-    let share_of_keys = recording.as_ref().map(Recording::rate);
+    let share_of_keys = recording.as_ref().map(|recording| recording.rate);
     let seen = match recording {
         None => Occurrences::default(),
         Some(recording) => {

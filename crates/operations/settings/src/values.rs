@@ -45,7 +45,7 @@ by_function! {
     Protocol: |text| exact_choice(text, &[("http", Self::Http), ("grpc", Self::Grpc)]);
     RulesSource: |text| exact_choice(text, &[("FILE", Self::File), ("GRPC_XDS_SOTW", Self::Xds)]);
     Option<Logged>: |text| sampled(text, ("refused", Logged::Refused), Logged::Sampled);
-    Option<Recorded>: |text| sampled(text, ("all", Recorded::All), Recorded::Sampled);
+    Option<Recorded>: |text| sampled(text, ("all", Recorded(1.0)), Recorded);
 }
 
 /// A URL of a server that speaks HTTP.
@@ -338,8 +338,8 @@ mod tests {
     fn reads_which_requests_are_recorded() {
         for (text, expected) in [
             ("off", Ok(None)),
-            ("all", Ok(Some(Recorded::All))),
-            ("sampled:0.01", Ok(Some(Recorded::Sampled(0.01)))),
+            ("all", Ok(Some(Recorded(1.0)))),
+            ("sampled:0.01", Ok(Some(Recorded(0.01)))),
             ("sampled:0", Err(())),
             ("refused", Err(())),
         ] {

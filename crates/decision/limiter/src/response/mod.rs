@@ -44,16 +44,7 @@ pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     let dynamic_metadata = metadata::metadata(&conclusion).map(Box::new);
     let code = conclusion.code;
     let statuses = conclusion.statuses;
-    Answer {
-        code,
-        statuses,
-        response_headers,
-        request_headers,
-        body,
-        dynamic_metadata,
-        hold: None,
-        released: false,
-    }
+    Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, ..Answer::default() }
 }
 
 /// The over-limit body and its `content-type`: the rule's, or that of `OVER_LIMIT_BODY`, with the values of the governing

@@ -58,7 +58,7 @@ fn limit_of(setup: &Setup, entries: &[(&str, &str)]) -> Option<(u64, u64)> {
     }
 }
 
-fn reserve(setup: &Setup, key: &str, hits: u64, at: Time) -> Reserved {
+fn reserve(setup: &Setup, key: &str, hits: u64, at: Time) -> Result<u64, StoreLost> {
     finish(pin!(setup.limiter.reserve(&of(key), hits, at)))
 }
 
@@ -95,11 +95,7 @@ fn a_bucket_has_the_limit_of_the_rule_that_its_entries_match_in_any_order() {
 fn any_order_of_the_entries_has_the_counter_of_requests() {
     let setup = setup_with(OnStoreFailure::Error);
     for entries in [[("path", "/p"), ("tenant", "t")], [("tenant", "t"), ("path", "/p")]] {
-        assert_eq!(
-            finish(pin!(setup.limiter.reserve(&bucket(&entries), 2, NOW))),
-            Reserved::Hits(2),
-            "{entries:?}"
-        );
+        assert_eq!(finish(pin!(setup.limiter.reserve(&bucket(&entries), 2, NOW))), Ok(2), "{entries:?}");
     }
     let entries = [("tenant", "t"), ("path", "/p")].map(|(key, value)| Entry { key, value });
     let descriptor = Descriptor { entries: entries.into_iter().collect(), ..Descriptor::default() };
@@ -137,10 +133,10 @@ fn overrides_and_reloads_apply_to_buckets() {
     let limit = |setup: &Setup| limit_of(setup, &[("k", "v")]);
     set(&setup, "k", "\"action\":\"limit\",\"requests_per_unit\":2,\"unit\":\"minute\"");
     assert_eq!(limit(&setup), Some((2, 60)));
-    assert_eq!(reserve(&setup, "k", 5, NOW), Reserved::Hits(2));
+    assert_eq!(reserve(&setup, "k", 5, NOW), Ok(2));
     set(&setup, "k", "\"action\":\"block\"");
     assert_eq!(setup.limiter.quota_rule(&of("k"), NOW), QuotaRule::Refused);
-    assert_eq!(reserve(&setup, "k", 5, NOW), Reserved::Hits(0));
+    assert_eq!(reserve(&setup, "k", 5, NOW), Ok(0));
     for action in ["allow", "shadow"] {
         set(&setup, "k", &format!("\"action\":\"{action}\""));
         assert_eq!(setup.limiter.quota_rule(&of("k"), NOW), QuotaRule::Allowed, "{action}");
@@ -154,10 +150,10 @@ fn overrides_and_reloads_apply_to_buckets() {
 fn reserved_hits_are_gone_for_requests_and_the_other_way_round() {
     for policy in [OnStoreFailure::Error, OnStoreFailure::Local] {
         let setup = setup_with(policy);
-        assert_eq!(reserve(&setup, "k", 1, NOW), Reserved::Hits(1));
+        assert_eq!(reserve(&setup, "k", 1, NOW), Ok(1));
         assert_eq!(setup.decide(&["k"]).unwrap().code, Code::Ok);
-        assert_eq!(reserve(&setup, "k", u64::MAX, NOW), Reserved::Hits(1), "what is left");
-        assert_eq!(reserve(&setup, "k", 1, NOW), Reserved::Hits(0));
+        assert_eq!(reserve(&setup, "k", u64::MAX, NOW), Ok(1), "what is left");
+        assert_eq!(reserve(&setup, "k", 1, NOW), Ok(0));
         assert_eq!(setup.counts("k"), [1, 0, 0, 1, 0, 0, 0], "only the request is in the statistics");
         assert_eq!(passing(&setup, "k"), 0);
         give_back(&setup, "k", 2, NOW);
@@ -170,24 +166,24 @@ fn reserved_hits_are_gone_for_requests_and_the_other_way_round() {
 #[test]
 fn several_limits_are_reserved_together() {
     let setup = setup_with(OnStoreFailure::Error);
-    assert_eq!(reserve(&setup, "several", 50, NOW), Reserved::Hits(10));
-    assert_eq!(reserve(&setup, "several", 1, NOW), Reserved::Hits(0));
+    assert_eq!(reserve(&setup, "several", 50, NOW), Ok(10));
+    assert_eq!(reserve(&setup, "several", 1, NOW), Ok(0));
     for minute in 1..10 {
         let at = Time::from_seconds(7200 + 60 * minute);
-        assert_eq!(reserve(&setup, "several", 10, at), Reserved::Hits(10));
+        assert_eq!(reserve(&setup, "several", 10, at), Ok(10));
     }
     let last = Time::from_seconds(7200 + 600);
-    assert_eq!(reserve(&setup, "several", 10, last), Reserved::Hits(0), "the hour is used up");
+    assert_eq!(reserve(&setup, "several", 10, last), Ok(0), "the hour is used up");
     setup.clock.set(last);
     give_back(&setup, "several", 4, NOW);
-    assert_eq!(reserve(&setup, "several", 10, last), Reserved::Hits(4), "the hour has not ended");
+    assert_eq!(reserve(&setup, "several", 10, last), Ok(4), "the hour has not ended");
 }
 
 #[test]
 fn hits_of_a_window_that_has_not_begun_are_of_that_window() {
     let setup = setup_with(OnStoreFailure::Error);
     let next = Time::from_seconds(10_800);
-    assert_eq!(reserve(&setup, "k", 2, next), Reserved::Hits(2));
+    assert_eq!(reserve(&setup, "k", 2, next), Ok(2));
     assert_eq!(passing(&setup, "k"), 3, "this window has all of its hits");
     give_back(&setup, "k", 1, next);
     setup.clock.set(next);
@@ -199,10 +195,10 @@ fn hits_of_a_window_that_has_not_begun_are_of_that_window() {
 #[test]
 fn a_lost_store_is_told_by_the_failure_policy() {
     for (policy, expected) in [
-        (OnStoreFailure::Allow, Reserved::Allow),
-        (OnStoreFailure::Deny, Reserved::Deny),
-        (OnStoreFailure::Error, Reserved::Unknown),
-        (OnStoreFailure::Local, Reserved::Hits(3)),
+        (OnStoreFailure::Allow, Err(StoreLost::Allow)),
+        (OnStoreFailure::Deny, Err(StoreLost::Deny)),
+        (OnStoreFailure::Error, Err(StoreLost::Unknown)),
+        (OnStoreFailure::Local, Ok(3)),
     ] {
         let setup = setup_with(policy);
         setup.store.set_lost(Some(FailureReason::Timeout));
@@ -234,7 +230,7 @@ fn reports_count_as_requests_would() {
 #[test]
 fn a_rule_that_holds_is_not_divided() {
     let setup = setup_with(OnStoreFailure::Error);
-    assert_eq!(reserve(&setup, "open", 1, NOW), Reserved::Hits(0));
+    assert_eq!(reserve(&setup, "open", 1, NOW), Ok(0));
     give_back(&setup, "open", 1, NOW);
     setup.limiter.count_quota(&of("open"), 0, 3, NOW);
     assert_eq!(setup.counts("open")[..2], [3, 3]);
@@ -250,7 +246,7 @@ proptest! {
         for (step, hits) in steps {
             match step {
                 0 => {
-                    let Reserved::Hits(got) = reserve(&setup, "several", hits, NOW) else { panic!() };
+                    let got = reserve(&setup, "several", hits, NOW).unwrap();
                     prop_assert_eq!(got, hits.min(10 - reserved - passed));
                     reserved += got;
                 }

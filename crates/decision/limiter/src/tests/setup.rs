@@ -15,8 +15,8 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    Answer, Bounds, Descriptor, Entry, Handles, Limiter, OverLimitCache, Policy, Request, RequestError,
-    handles,
+    Answer, Bounds, Decided, DecisionTrace, Descriptor, Entry, Handles, Limiter, OverLimitCache, Policy,
+    Request, RequestError, handles,
 };
 use clock::{Clock, ManualClock, Time};
 use counters::{Applied, Batch, Check, Count, Held, KeepHolds, Operate, Report, StoreError, StoreFuture};
@@ -96,6 +96,28 @@ impl Operate for RemoteStore {
 }
 
 impl Report for RemoteStore {}
+
+impl Limiter {
+    /// Both steps, for callers that are futures themselves.
+    pub(crate) async fn decide(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        until: Option<Instant>,
+        mut trace: Option<&mut DecisionTrace>,
+    ) -> Result<Answer, RequestError> {
+        match self.try_decide(request, self.now(), until, trace.as_deref_mut())? {
+            Decided::Answer(answer) => Ok(answer),
+            Decided::Wait(waiting) => {
+                let concluded = waiting.await;
+                if let (Some(trace), Some(waited)) = (trace, concluded.trace) {
+                    trace.wait = waited.wait;
+                    trace.failure = waited.failure;
+                }
+                concluded.decided
+            }
+        }
+    }
+}
 
 /// A limiter with a remote store, and its parts.
 pub(super) struct Setup {

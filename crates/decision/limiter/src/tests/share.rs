@@ -4,7 +4,7 @@ use super::{
     setup::{Setup, finish, request},
     statuses,
 };
-use crate::{Code, Descriptor, QuotaBucket, Reserved};
+use crate::{Code, Descriptor, QuotaBucket};
 use clock::Time;
 use faults::OnStoreFailure;
 use limit::Share;
@@ -177,7 +177,7 @@ fn envoys_and_callers_have_the_share_together() {
             // Some of it is more than the share has.
             for hits in [100, 300, 900] {
                 let reserved = setup.limiter.reserve(&bucket, hits, setup.limiter.now());
-                let Reserved::Hits(hits) = finish(pin!(reserved)) else { panic!("the policy is share") };
+                let hits = finish(pin!(reserved)).expect("the policy is share");
                 assigned += hits;
             }
         }

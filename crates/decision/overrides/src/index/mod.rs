@@ -62,6 +62,7 @@ const MAX_SWEPT: usize = 10_000;
 /// How often a change yields to requests that still read the snapshot that it replaces.
 const MAX_YIELDS: usize = 100;
 
+#[derive(Default)]
 pub struct Index {
     snapshot: ArcSwap<Snapshot>,
     /// The number of overrides, and of switches of this process, so that a lookup without any is one branch.
@@ -70,6 +71,7 @@ pub struct Index {
     clock_lead: AtomicI64,
     /// Held while a snapshot is replaced.
     changing: Mutex<()>,
+    /// Random by default.
     hasher: SeedableRandomState,
     /// How logs show the values of overrides.
     values: KeyValues,
@@ -95,7 +97,7 @@ impl Usage {
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Snapshot {
+pub struct Snapshot {
     /// Empty, or [`SHARDS`] and that of [`SCOPED`].
     shards: Box<[Arc<Shard>]>,
     /// The tables of the last shard, and of the switches of this replica.
@@ -122,28 +124,11 @@ pub struct Draft {
     pub(super) count: usize,
 }
 
-impl Default for Index {
-    fn default() -> Self {
-        Self::hashed_by(SeedableRandomState::random())
-    }
-}
-
 impl Index {
     /// An index whose order depends on this number alone.
     pub fn seeded(seed: u64) -> Self {
-        Self::hashed_by(SeedableRandomState::with_seed(seed, SharedSeed::global_fixed()))
-    }
-
-    fn hashed_by(hasher: SeedableRandomState) -> Self {
-        Self {
-            snapshot: ArcSwap::default(),
-            count: AtomicUsize::new(0),
-            clock_lead: AtomicI64::new(0),
-            changing: Mutex::default(),
-            hasher,
-            values: KeyValues::Plain,
-            id_key: ArcSwapOption::empty(),
-        }
+        let hasher = SeedableRandomState::with_seed(seed, SharedSeed::global_fixed());
+        Self { hasher, ..Self::default() }
     }
 
     /// An index whose overrides are shown like this.
@@ -266,11 +251,6 @@ impl Index {
         shard.find(hash, |one| one.target == *target).cloned()
     }
 
-    /// Calls `each` for every override, in no particular order, until it returns false.
-    pub fn for_each(&self, mut each: impl FnMut(&Override) -> bool) {
-        let _ = self.checkpoint().all().all(|one| each(one));
-    }
-
     /// These overrides, with another one in place of that for the same target: to ask what it would change.
     pub fn with(&self, one: Override) -> Result<Self, String> {
         let other = Self {
@@ -348,7 +328,7 @@ impl Index {
     }
 
     /// The current overrides, to read or for [`roll_back`](Self::roll_back).
-    pub(super) fn checkpoint(&self) -> Arc<Snapshot> {
+    pub fn checkpoint(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
@@ -430,7 +410,8 @@ impl Snapshot {
         self.shards.iter().map(|shard| &**shard)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Override>> {
+    /// In no particular order.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Override>> {
         self.all_shards().flat_map(Shard::iter)
     }
 
@@ -438,7 +419,7 @@ impl Snapshot {
         self.shards.get(SCOPED).map(|shard| &**shard)
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.descriptors + self.scoped_shard().map_or(0, Shard::len)
     }
 

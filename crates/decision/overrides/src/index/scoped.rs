@@ -73,14 +73,6 @@ impl Scoped {
         scoped
     }
 
-    pub(super) fn has_entries(&self) -> bool {
-        !self.keys.is_empty()
-    }
-
-    pub(super) fn has_switches(&self) -> bool {
-        !self.switches.0.is_empty()
-    }
-
     /// The override for an entry: the one with the longest match, and of a domain rather than of all domains.
     pub(super) fn find(&self, domain: &str, entry: &impl Entry, second: u64) -> Option<&Arc<Override>> {
         // Often all overrides have the same key, and comparing it takes less than hashing.
@@ -109,9 +101,7 @@ impl Patterns {
         value: &str,
         pick: impl Fn(&'p ByDomain) -> Option<&'p Arc<Override>>,
     ) -> Option<&'p Arc<Override>> {
-        if !self.exact.is_empty()
-            && let Some(found) = self.exact.get(value).and_then(&pick)
-        {
+        if let Some(found) = self.exact.get(value).and_then(&pick) {
             return Some(found);
         }
         if !self.networks.is_empty()
@@ -121,7 +111,7 @@ impl Patterns {
         {
             return Some(found);
         }
-        if self.prefixes.is_empty() { None } else { self.prefixes.find(value, &pick) }
+        self.prefixes.find(value, &pick)
     }
 
     /// Adds an override. Patterns are added in their order.

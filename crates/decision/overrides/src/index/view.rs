@@ -92,14 +92,11 @@ impl View<'_> {
         matched: Option<&Matched<'_>>,
     ) -> Option<Found> {
         let mut found = self.of_descriptor(domain, entries, matched);
-        let scoped = &self.snapshot.scoped;
-        if scoped.has_entries() {
-            for entry in entries {
-                if let Some(by_entry) = scoped.find(domain, entry, self.now.seconds())
-                    && found.is_none_or(|found| is_stronger(by_entry, found))
-                {
-                    found = Some(by_entry);
-                }
+        for entry in entries {
+            if let Some(by_entry) = self.snapshot.scoped.find(domain, entry, self.now.seconds())
+                && found.is_none_or(|found| is_stronger(by_entry, found))
+            {
+                found = Some(by_entry);
             }
         }
         found.map(|one| Found::new(one.clone(), self.now))
@@ -107,11 +104,8 @@ impl View<'_> {
 
     /// The switch of a domain that allows or shadows its requests.
     pub fn switch(&self, domain: &str) -> Option<Found> {
-        let scoped = &self.snapshot.scoped;
-        if !scoped.has_switches() {
-            return None;
-        }
-        scoped.switch(domain, self.now.seconds()).map(|one| Found::new(one.clone(), self.now))
+        let switch = self.snapshot.scoped.switch(domain, self.now.seconds());
+        switch.map(|one| Found::new(one.clone(), self.now))
     }
 
     /// The failure policy that a switch of the domain sets.

@@ -19,9 +19,9 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
+    Parts,
     framing::{self, PREFIX},
     head::{Fields, Head, Route},
-    quota_stream::QuotaParts,
     request_head::{RequestHead, finish_span},
     rpc::Rpc,
     status::{self, Failure, send_failure},
@@ -31,23 +31,17 @@ use super::{
 };
 use crate::{traced, wire::DecisionRpc};
 use clock::Time;
-use exporters::tracing::Tracer;
 use faults::panics::{self, Boundary, Panicked};
-use limiter::{Decided, HoldToken, Limiter, Request, RequestError};
-use metrics::{CallerLeft, Method, Stats};
-use rlqs::Quotas;
+use limiter::{Decided, HoldToken, Request, RequestError};
+use metrics::{CallerLeft, Method};
 
 pub(super) type Http = Connection<ConnectionCalls>;
 
-/// The parts that all calls of a worker share.
+/// What all calls of a worker share.
 pub(super) struct Calls {
-    pub(super) limiter: Arc<Limiter>,
-    pub(super) quotas: Arc<Quotas>,
-    pub(super) stats: Arc<Stats>,
-    pub(super) tracer: Option<Arc<Tracer>>,
+    pub(super) parts: Parts,
     pub(super) max_request_bytes: usize,
     pub(super) receive_timeout: Duration,
-    pub(super) budget: Arc<Budget>,
     pub(super) health: watch::Receiver<bool>,
     /// The streaming calls of all connections, counted in calls instead of bytes.
     pub(super) streaming: Arc<Budget>,
@@ -114,11 +108,11 @@ impl Service for ConnectionCalls {
     type Call = Call;
 
     fn field(&self, fields: &mut Fields, name: &[u8], value: &[u8]) {
-        fields.add(name, value, self.calls.tracer.is_some());
+        fields.add(name, value, self.calls.parts.tracer.is_some());
     }
 
     fn head(&self, fields: Fields) -> Head {
-        fields.finish(self.calls.tracer.is_some())
+        fields.finish(self.calls.parts.tracer.is_some())
     }
 
     fn open(&mut self, http: &mut Http, id: u32, head: &Head) {
@@ -188,7 +182,7 @@ impl Service for ConnectionCalls {
     }
 
     fn reset_after_response(&mut self) {
-        self.calls.stats.service().callers_left(CallerLeft::Sent).increment();
+        self.calls.parts.stats.service().callers_left(CallerLeft::Sent).increment();
     }
 }
 
@@ -220,7 +214,7 @@ impl ConnectionCalls {
     fn request_head(&self, rpc: Option<DecisionRpc>, head: &Head) -> RequestHead {
         panics::point("grpc_request_head");
         let traced = rpc.zip(head.traced.as_deref());
-        RequestHead::new(self.now, head.timeout, traced, self.calls.tracer.as_ref())
+        RequestHead::new(self.now, head.timeout, traced, self.calls.parts.tracer.as_ref())
     }
 
     pub(super) fn new(calls: Rc<Calls>, now: Instant) -> Self {
@@ -286,13 +280,13 @@ impl ConnectionCalls {
         call: &mut RequestHead,
         framed: &[u8],
     ) -> Result<Option<limiter::Waiting>, Failure> {
-        let limiter = &self.calls.limiter;
+        let limiter = &self.calls.parts.limiter;
         let message = self.calls.message_of(Rpc::Decision(rpc), framed)?;
         panics::point("grpc_request");
         let time = *self.time.get_or_insert_with(|| limiter.now());
         let mut escaped = Vec::new();
         let mut request = Request::default();
-        framing::read(rpc, message, limiter.bounds(), &mut escaped, &mut request)?;
+        framing::read(rpc, message, limiter.policy().bounds, &mut escaped, &mut request)?;
         let until = call.until();
         let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time, until);
         match decided {
@@ -429,7 +423,7 @@ impl Calls {
     /// The length of a message, if its prefix is complete.
     pub(super) fn length(&self, rpc: Rpc, framed: &[u8]) -> Result<Option<usize>, Failure> {
         let max = rpc.max_request(self.max_request_bytes);
-        framed.first_chunk().map(|prefix| framing::length(*prefix, max, &self.stats)).transpose()
+        framed.first_chunk().map(|prefix| framing::length(*prefix, max, &self.parts.stats)).transpose()
     }
 
     /// The message that begins these bytes, if it is complete.
@@ -438,13 +432,8 @@ impl Calls {
         Ok(length.and_then(|length| framed.get(PREFIX..)?.get(..length)))
     }
 
-    pub(super) fn quota_parts(&self) -> QuotaParts {
-        let Self { limiter, quotas, stats, .. } = self;
-        QuotaParts { limiter: limiter.clone(), quotas: quotas.clone(), stats: stats.clone() }
-    }
-
     fn count(&self, method: Method, calls: u32, took: Duration, timeout: Option<Duration>) {
-        let service = self.stats.service();
+        let service = self.parts.stats.service();
         if timeout.is_some_and(|timeout| took > timeout) {
             service.late_responses.add(calls.into());
         }

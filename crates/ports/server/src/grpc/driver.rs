@@ -327,7 +327,7 @@ impl<S: Socket> Driver<S> {
     fn fail(&mut self, reason: Reason) {
         self.http.abandon(&mut self.calls);
         let error = self.http.fail(reason).map_or(PeerError::Protocol, of_flood);
-        self.calls.calls.stats.service().peer_errors(error).increment();
+        self.calls.calls.parts.stats.service().peer_errors(error).increment();
         debug!(?reason, error = error.name(), "gRPC connection closed: protocol error");
         self.stage = Stage::Ending;
     }

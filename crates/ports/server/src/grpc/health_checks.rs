@@ -40,7 +40,7 @@ impl ConnectionCalls {
     }
 
     pub(super) fn count_check(&self, head: &RequestHead) {
-        let service = self.calls.stats.service();
+        let service = self.calls.parts.stats.service();
         service.requests(Method::Check).increment();
         service.response_time(Method::Check).observe(head.begun.elapsed());
     }

@@ -3,22 +3,24 @@
 //! `rlqs` carries it on the service's own HTTP/2 connection, and the tonic `reference` on tonic's.
 
 use std::{
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Instant,
 };
 
 use tonic::Status;
 
-use super::status::{self, Failure, rejected};
+use super::{
+    Parts,
+    status::{self, Failure, rejected},
+};
 use crate::wire::{
     DecisionRpc,
     rlqs::{self as wire, ReportField},
 };
-use limiter::{Limiter, RequestError};
-use metrics::{QuotaRefused, Stats};
+use limiter::RequestError;
+use metrics::QuotaRefused;
 use proto::{envoy::service::rate_limit_quota::v3::RateLimitQuotaResponse, protobuf::Malformed};
-use rlqs::{Quotas, Refused, Stream};
+use rlqs::{Refused, Stream};
 
 /// The maximum size of the keys and values of a bucket's id, and of a domain: `QUOTA_MAX_BUCKETS` of them are kept.
 const MAX_ID_BYTES: usize = 1024;
@@ -26,23 +28,15 @@ const MAX_ID_BYTES: usize = 1024;
 /// The maximum number of actions of a response. With the largest ids it fits a stream's first window.
 const MAX_ACTIONS: usize = 16;
 
-/// The parts that the streams share.
-#[derive(Clone)]
-pub(super) struct QuotaParts {
-    pub(super) limiter: Arc<Limiter>,
-    pub(super) quotas: Arc<Quotas>,
-    pub(super) stats: Arc<Stats>,
-}
-
 pub(super) struct QuotaStream {
-    parts: QuotaParts,
+    parts: Parts,
     domain: Box<str>,
     /// `None` until its domain is reported.
     stream: Option<Stream>,
 }
 
 impl QuotaStream {
-    pub(super) fn new(parts: QuotaParts) -> Self {
+    pub(super) fn new(parts: Parts) -> Self {
         Self { parts, domain: Box::default(), stream: None }
     }
 
@@ -90,7 +84,7 @@ impl QuotaStream {
 
     fn take_usage(&mut self, message: &[u8]) -> Result<(), Failure> {
         let Some(stream) = &mut self.stream else { return Err(no_domain().into()) };
-        let usage = match wire::usage(message, self.parts.limiter.bounds().entries) {
+        let usage = match wire::usage(message, self.parts.limiter.policy().bounds.entries) {
             Ok(usage) => usage,
             Err(error) if error.is_text() => {
                 self.refuse(QuotaRefused::InvalidText);

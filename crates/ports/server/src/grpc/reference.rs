@@ -36,7 +36,7 @@ use super::{
     driver::Lifetime,
     framing::{self, PREFIX},
     head::grpc_timeout,
-    quota_stream::{QuotaParts, QuotaStream},
+    quota_stream::QuotaStream,
     request_head::{RequestHead, concluded, finish_span},
     settings::Settings,
     status::{self, Failure},
@@ -94,12 +94,8 @@ impl Reference {
         let kuadrants = KuadrantServer::new(service).max_decoding_message_size(usize::MAX);
         let envoys = Checked::new(envoys, settings, parts);
         let kuadrants = Checked::new(kuadrants, settings, parts);
-        let parts = QuotaParts {
-            limiter: parts.limiter.clone(),
-            quotas: parts.quotas.clone(),
-            stats: parts.stats.clone(),
-        };
-        let quotas = RateLimitQuotaServiceServer::new(Division { parts, drain: drain.clone() })
+        let division = Division { parts: parts.clone(), drain: drain.clone() };
+        let quotas = RateLimitQuotaServiceServer::new(division)
             .max_decoding_message_size(settings.max_request_bytes.min(MAX_REPORT));
         let lifetime = Lifetime::new(settings);
         let mut http = http2::Builder::new(TokioExecutor::new());
@@ -182,7 +178,7 @@ impl RateLimit {
         let (metadata, _, message) = request.into_parts();
         let message = message.encode_to_vec();
         let mut request = limiter::Request::default();
-        wire::read_escaped(rpc, &message, self.limiter.bounds(), &mut request)
+        wire::read_escaped(rpc, &message, self.limiter.policy().bounds, &mut request)
             .map_err(|error| framing::malformed(rpc, error))?;
         if request.domain.is_empty() {
             return Ok(tonic::Response::new(R::default()));
@@ -268,7 +264,7 @@ const MAX_REPORT: usize = 256 * 1024;
 /// `StreamRateLimitQuotas` for tonic's generated [`RateLimitQuotaServiceServer`].
 #[derive(Clone)]
 struct Division {
-    parts: QuotaParts,
+    parts: Parts,
     /// True: the streams end.
     drain: watch::Receiver<bool>,
 }
@@ -399,7 +395,7 @@ fn check(rpc: DecisionRpc, framed: Bytes, limiter: &Limiter) -> Result<Bytes, Fa
     let mut escaped = Vec::new();
     let mut request = limiter::Request::default();
     let message = framed.get(PREFIX..).unwrap_or_default();
-    framing::read(rpc, message, limiter.bounds(), &mut escaped, &mut request)?;
+    framing::read(rpc, message, limiter.policy().bounds, &mut escaped, &mut request)?;
     if !rpc.is_kuadrants() || !request.domain.is_empty() {
         limiter.check(&request).map_err(|error| status::of_error(rpc, &error))?;
     }

@@ -45,7 +45,7 @@ impl Rpc {
         match self {
             Self::Watch => Some(Box::new(Watch::new(&calls.health))),
             Self::Reflection => Some(Box::new(Reflection)),
-            Self::Quota => Some(Box::new(StreamRateLimitQuotas::new(QuotaStream::new(calls.quota_parts())))),
+            Self::Quota => Some(Box::new(StreamRateLimitQuotas::new(QuotaStream::new(calls.parts.clone())))),
             Self::Decision(_) | Self::Check | Self::NotGrpc => None,
         }
     }

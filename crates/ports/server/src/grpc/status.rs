@@ -44,7 +44,8 @@ pub(super) fn internal_error() -> Status {
 pub(super) fn send_failure<S: Service>(http: &mut Connection<S>, id: u32, failure: &Failure) {
     let response = failure.clone().into_http::<()>();
     let mut block = Vec::with_capacity(128);
-    write_head(&response, &mut block);
+    write_status(&mut block, response.status().as_str());
+    write_fields(response.headers(), &mut block);
     http.send_head(id, &block, true);
 }
 
@@ -58,11 +59,6 @@ pub(super) fn send_not_grpc<S: Service>(http: &mut Connection<S>, id: u32) {
     write_field(&mut block, b"content-type", b"text/plain");
     http.send_head(id, &block, false);
     http.send_data(id, NOT_GRPC, End::Data);
-}
-
-fn write_head<B>(response: &http::Response<B>, block: &mut Vec<u8>) {
-    write_status(block, response.status().as_str());
-    write_fields(response.headers(), block);
 }
 
 fn write_fields(fields: &HeaderMap, block: &mut Vec<u8>) {

@@ -160,13 +160,13 @@ impl ConnectionCalls {
         method: Box<dyn StreamMethod>,
     ) -> Result<(), Failure> {
         if !self.streaming.admit(http, id) {
-            self.calls.stats.service().refused(RejectReason::StreamingCalls).increment();
+            self.calls.parts.stats.service().refused(RejectReason::StreamingCalls).increment();
             let message = format!(
                 "too many streaming calls: the maximum is {MAX_STREAMING} on a connection, and GRPC_MAX_CONNECTIONS on all"
             );
             return Err(Status::resource_exhausted(message).into());
         }
-        let call = StreamingCall::new(method, Reservation::new(&self.calls.budget), self.now);
+        let call = StreamingCall::new(method, Reservation::new(&self.calls.parts.inflight), self.now);
         if let Some(deadline) = call.deadline(self.calls.receive_timeout) {
             self.set_timer(deadline);
         }
@@ -184,7 +184,7 @@ impl ConnectionCalls {
         }
         self.streaming.received = self.streaming.received.wrapping_add(1);
         call.ended |= end;
-        match call.unread.append(data, None, &self.calls.stats) {
+        match call.unread.append(data, None, &self.calls.parts.stats) {
             Ok(()) => self.advance_stream(http, id),
             Err(failure) => end_stream(http, id, end_with_failure(&failure)),
         }

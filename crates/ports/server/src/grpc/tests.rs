@@ -26,13 +26,13 @@ use tokio::{
 };
 
 use super::{
+    Parts,
     activity::GrpcActivity,
     calls::Calls,
     driver::{self, Lifetime},
 };
 use crate::{
     connections::{ConnectionLimits, Registry},
-    health::Health,
     socket::Socket,
     wire::DecisionRpc,
 };
@@ -125,15 +125,20 @@ impl Client {
             max_buckets_of_stream: 10,
             max_bytes: 1 << 20,
         };
-        let calls = Calls {
+        let parts = Parts {
             quotas: Quotas::new(limiter.clone(), Edges::system(), quotas),
             limiter,
             stats: stats.clone(),
+            health: Arc::default(),
+            tls: None,
             tracer: None,
+            inflight: budget.clone(),
+        };
+        let calls = Calls {
+            health: parts.health.changes(),
+            parts,
             max_request_bytes: 1 << 20,
             receive_timeout: Duration::from_secs(5),
-            budget: budget.clone(),
-            health: Health::default().changes(),
             streaming: Budget::new(100),
             buffers: Cell::default(),
         };

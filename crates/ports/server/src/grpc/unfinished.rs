@@ -27,8 +27,9 @@ impl ConnectionCalls {
     pub(super) fn collect(&mut self, http: &mut Http, id: u32, data: &[u8], end: bool) {
         let Some(Call::Unary(unary)) = http.call(id) else { return };
         let rpc = unary.rpc;
-        let partial =
-            unary.partial.get_or_insert_with(|| Box::new(Partial::new(Reservation::new(&self.calls.budget))));
+        let partial = unary
+            .partial
+            .get_or_insert_with(|| Box::new(Partial::new(Reservation::new(&self.calls.parts.inflight))));
         let failure = match partial.add(data, rpc, &self.calls) {
             Ok(()) if !end => return self.open_window(http, id),
             Ok(()) => None,
@@ -92,7 +93,7 @@ impl ConnectionCalls {
         }
         let Some(unary) = self.take(http, id) else { return };
         let failure = match unary.head.timeout {
-            Some(own) if own <= timeout => status::deadline_exceeded(&self.calls.stats),
+            Some(own) if own <= timeout => status::deadline_exceeded(&self.calls.parts.stats),
             _ => late(timeout),
         };
         self.fail(http, id, unary, &failure.into());
@@ -147,7 +148,7 @@ impl Partial {
             calls.length(rpc, data)?;
         }
         let whole = length_of(&self.bytes).or_else(|| length_of(data)).map(|whole| whole + PREFIX);
-        self.append(data, Some(whole.unwrap_or(64)), &calls.stats)?;
+        self.append(data, Some(whole.unwrap_or(64)), &calls.parts.stats)?;
         match calls.length(rpc, &self.bytes)? {
             Some(whole) if self.bytes.len().saturating_sub(PREFIX) > whole => {
                 Err(status::too_many_messages().into())

@@ -177,7 +177,7 @@ async fn work(
     drain: watch::Receiver<bool>,
     drain_timeout: Duration,
 ) -> usize {
-    serving.calls.limiter.start_worker();
+    serving.calls.parts.limiter.start_worker();
     let mut connections = JoinSet::new();
     let mut arrivals = Arrivals::default();
     // Connections survive a panic of the loop that receives them, and so does their channel.
@@ -205,7 +205,7 @@ async fn receive(
         let drain = draining.clone();
         let activity = Arc::new(activity);
         connections.spawn_local(async move {
-            let tls = serving.tls.clone().map(|tls| (tls, accepted.peer));
+            let tls = serving.calls.parts.tls.clone().map(|tls| (tls, accepted.peer));
             match accepted.socket {
                 AcceptedSocket::Tcp(stream) => {
                     if let Ok(stream) = TcpStream::from_std(stream) {
@@ -306,7 +306,6 @@ fn limits(settings: &Settings) -> ConnectionLimits {
 struct Serving {
     /// Serves every connection if the settings select it.
     reference: Option<Rc<Reference>>,
-    tls: Option<Arc<Tls>>,
     calls: Rc<Calls>,
     config: Config,
     lifetime: Lifetime,
@@ -321,22 +320,17 @@ impl Serving {
         drain: &watch::Receiver<bool>,
     ) -> Self {
         let budget = parts.inflight.clone();
-        let config = Config { max_streams: settings.max_concurrent_streams, budget: budget.clone() };
+        let config = Config { max_streams: settings.max_concurrent_streams, budget };
         let calls = Rc::new(Calls {
-            limiter: parts.limiter.clone(),
-            quotas: parts.quotas.clone(),
-            stats: parts.stats.clone(),
-            tracer: parts.tracer.clone(),
+            parts: parts.clone(),
             max_request_bytes: settings.max_request_bytes,
             receive_timeout: settings.receive_timeout,
-            budget,
             streaming,
             health: parts.health.changes(),
             buffers: Cell::default(),
         });
         Self {
             reference: routes.map(|routes| Rc::new(Reference::new(settings, parts, routes, drain))),
-            tls: parts.tls.clone(),
             calls,
             config,
             lifetime: Lifetime::new(settings),

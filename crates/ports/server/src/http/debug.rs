@@ -127,19 +127,15 @@ impl Shown {
         }
         writeln!(out, "# {} overrides (tollgate override list):", index.len())?;
         let values = self.key_values;
-        let mut left = MAX_OVERRIDES;
-        let mut written = Ok(());
-        index.for_each(|one| {
+        for one in index.checkpoint().all().take(MAX_OVERRIDES) {
             let end = one.expires.map(|end| format!(" until {}", timestamp(end))).unwrap_or_default();
             let target = one.target.shown(values);
-            written = writeln!(out, "# override {target}: {}{end}", one.effect());
-            left -= 1;
-            left > 0 && written.is_ok()
-        });
+            writeln!(out, "# override {target}: {}{end}", one.effect())?;
+        }
         let more = index.len().saturating_sub(MAX_OVERRIDES);
         if more > 0 {
             writeln!(out, "# and {more} more")?;
         }
-        written
+        Ok(())
     }
 }

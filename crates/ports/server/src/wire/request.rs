@@ -99,7 +99,7 @@ fn read_descriptor<'a>(
     Ok(())
 }
 
-fn read_entry(mut fields: Fields<'_>) -> Result<Entry<'_>, Malformed> {
+pub(super) fn read_entry(mut fields: Fields<'_>) -> Result<Entry<'_>, Malformed> {
     let mut entry = Entry::default();
     while let Some(key) = fields.next_key()? {
         match key.number {

@@ -21,6 +21,9 @@ use proto::{
     protobuf::{Fields, Malformed},
 };
 
+use super::request::read_entry;
+use limiter::Entry;
+
 /// A token bucket must gain tokens; this one gains one in 231 days. Envoy raises rates below one a year.
 const NEVER: u32 = 20_000_000;
 
@@ -81,7 +84,7 @@ fn read_id<'m>(mut fields: Fields<'m>, most: usize, usage: &mut BucketUsage<'m>)
             fields.skip(key)?;
             continue;
         }
-        let (name, value) = read_entry(fields.message(key)?)?;
+        let Entry { key: name, value } = read_entry(fields.message(key)?)?;
         if let Some(known) = usage.entries.iter_mut().find(|(known, _)| *known == name) {
             known.1 = value;
         } else if usage.entries.len() < most {
@@ -91,18 +94,6 @@ fn read_id<'m>(mut fields: Fields<'m>, most: usize, usage: &mut BucketUsage<'m>)
         }
     }
     Ok(())
-}
-
-fn read_entry(mut fields: Fields<'_>) -> Result<(&str, &str), Malformed> {
-    let mut entry = ("", "");
-    while let Some(key) = fields.next_key()? {
-        match key.number {
-            1 => entry.0 = fields.text(key)?,
-            2 => entry.1 = fields.text(key)?,
-            _ => fields.skip(key)?,
-        }
-    }
-    Ok(entry)
 }
 
 pub(crate) fn response(actions: &[rlqs::BucketAction]) -> RateLimitQuotaResponse {

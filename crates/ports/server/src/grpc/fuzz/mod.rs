@@ -27,7 +27,7 @@ use super::{
     framing::after,
     reflection,
 };
-use crate::{health::Health, wire::DecisionRpc};
+use crate::wire::DecisionRpc;
 use clock::{ManualClock, Time};
 use counters::{Applied, Batch, Count, KeepHolds, Operate, Report, Store, StoreFuture};
 use limiter::{Limiter, Policy, handles};
@@ -126,16 +126,21 @@ impl Parts {
             max_buckets_of_stream: 10,
             max_bytes: 1 << 20,
         };
-        let calls = Rc::new(Calls {
+        let parts = super::Parts {
             quotas: Quotas::new(limiter.clone(), Edges::system(), settings),
             limiter,
             stats,
+            health: Arc::default(),
+            tls: None,
             tracer: None,
+            inflight: Budget::new(64 << 20),
+        };
+        let calls = Rc::new(Calls {
+            health: parts.health.changes(),
+            parts,
             // A message that fits a stream's window: the length of a larger one is granted by the budget, and reserved.
             max_request_bytes: 65_000,
             receive_timeout: Duration::from_secs(5),
-            budget: Budget::new(64 << 20),
-            health: Health::default().changes(),
             streaming: Budget::new(100),
             buffers: Cell::default(),
         });
@@ -176,7 +181,7 @@ impl Served {
     fn new(calls: Rc<Calls>, now: Instant, has_short_turns: bool) -> Self {
         let before = allocations();
         meter::take();
-        let config = Config { max_streams: 1024, budget: calls.budget.clone() };
+        let config = Config { max_streams: 1024, budget: calls.parts.inflight.clone() };
         let mut served = Self {
             http: Connection::new(config, now),
             calls: ConnectionCalls::new(calls, now),

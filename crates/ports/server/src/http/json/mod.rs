@@ -152,9 +152,10 @@ async fn decide(
     mut span: Option<&mut OpenSpan>,
 ) -> Result<limiter::Answer, NotDecided> {
     panics::point("json");
-    let message = read(body, limiter.bounds(), *key_values).await?;
+    let message = read(body, limiter.policy().bounds, *key_values).await?;
     let mut request = limiter::Request::default();
-    let read = wire::read_escaped(DecisionRpc::ShouldRateLimit, &message, limiter.bounds(), &mut request);
+    let read =
+        wire::read_escaped(DecisionRpc::ShouldRateLimit, &message, limiter.policy().bounds, &mut request);
     #[expect(clippy::expect_used, reason = "prost-reflect has encoded it")]
     read.expect("an encoded request can be decoded");
     match traced::try_decide(limiter, span.as_deref_mut(), &request, limiter.now(), None)? {
