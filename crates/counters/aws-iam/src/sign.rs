@@ -1,6 +1,6 @@
 //! AWS Signature Version 4 of a request in a URL ("presigned"): <https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html>.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ring::{
@@ -11,6 +11,7 @@ use ring::{
 use crate::settings::{AccessKey, Iam};
 use clock::{Rfc3339, Time};
 use net::Secret;
+use text::hex;
 
 /// All but the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -61,15 +62,15 @@ pub(crate) fn presigned(key: &AccessKey, scope: &Scope<'_>, host: &str, query: &
     let mut query: Vec<_> = query.into_iter().map(|(name, value)| pair(name, value)).collect();
     query.sort_unstable();
     let query = query.join("&");
-    let body = hex(digest(&SHA256, b"").as_ref());
+    let body = hex(digest(&SHA256, b"").as_ref().iter());
     let request = format!("GET\n/\n{query}\nhost:{host}\n\nhost\n{body}");
-    let request = hex(digest(&SHA256, request.as_bytes()).as_ref());
+    let request = hex(digest(&SHA256, request.as_bytes()).as_ref().iter());
     let text = format!("{ALGORITHM}\n{time}\n{scope}\n{request}");
     let mut signing = format!("AWS4{}", key.secret.0).into_bytes();
     for part in [day, region, service, "aws4_request"] {
         signing = mac(&signing, part);
     }
-    format!("{host}/?{query}&X-Amz-Signature={}", hex(&mac(&signing, &text)))
+    format!("{host}/?{query}&X-Amz-Signature={}", hex(mac(&signing, &text).iter()))
 }
 
 /// `name=value`, encoded.
@@ -79,13 +80,4 @@ pub(crate) fn pair(name: &str, value: &str) -> String {
 
 fn mac(key: &[u8], text: &str) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for byte in bytes {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }

@@ -14,7 +14,7 @@ use crate::holds::{Closed, Held, Hold, HoldAccount, HoldId};
 use crate::id::CounterId;
 use crate::lowered::Lowered;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Batch {
     /// The full keys of all checks, concatenated: one allocation per request.
     keys: String,

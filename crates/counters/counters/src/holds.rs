@@ -146,7 +146,7 @@ pub enum Close {
 }
 
 /// What is to be done with the holds of a request.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Closing {
     pub id: HoldId,
     pub close: Close,
@@ -249,12 +249,6 @@ impl Drop for Accounted {
         if self.is_settle && *self.is_answered.get_mut() && *self.found.get_mut() == 0 {
             self.observer.found_nothing(*self.is_unsure.get_mut());
         }
-    }
-}
-
-impl fmt::Debug for HoldAccount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "HoldAccount({})", self.closed())
     }
 }
 

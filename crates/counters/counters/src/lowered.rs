@@ -1,7 +1,7 @@
 //! Invalidates cached refusals of counters whose hits come back.
 
 use std::{
-    fmt, mem,
+    mem,
     sync::{Arc, Mutex},
 };
 
@@ -45,11 +45,5 @@ impl Drop for Counters {
         for (counter, full_key) in all {
             self.caches.lowered(counter, &full_key);
         }
-    }
-}
-
-impl fmt::Debug for Lowered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Lowered").field(&lock(&self.0.all)).finish()
     }
 }

@@ -56,9 +56,8 @@ struct ShardLogs {
     logs: IndexMap<CounterId, Timed, DefaultHashBuilder>,
     /// The place of the first candidate for the next eviction.
     hand: usize,
-    expired: u64,
-    evicted: u64,
-    evicted_over: u64,
+    /// But for the entries and the bytes.
+    usage: Usage,
 }
 
 /// A log, the second from which on it equals an unused one, and how much it matters.
@@ -172,11 +171,8 @@ impl Logs {
 
     pub(super) fn usage(&self) -> Usage {
         let usage = |shard: &Mutex<ShardLogs>| {
-            let ShardLogs { logs, expired, evicted, evicted_over, .. } = &*lock(shard);
-            let expired = *expired;
-            let evicted = *evicted;
-            let evicted_over = *evicted_over;
-            Usage { entries: logs.len(), bytes: 0, expired, evicted, evicted_over }
+            let shard = lock(shard);
+            Usage { entries: shard.logs.len(), ..shard.usage }
         };
         Usage { bytes: self.bytes.load(Relaxed), ..self.shards.iter().map(usage).sum() }
     }
@@ -225,8 +221,9 @@ impl ShardLogs {
         let logs = places.iter().filter_map(|place| self.logs.get_index(*place));
         let place = victim(logs.map(|(_, log)| log.candidate()), new, from)?;
         let (_, evicted) = self.logs.swap_remove_index(*places.get(place)?)?;
-        self.evicted = self.evicted.wrapping_add(1);
-        self.evicted_over = self.evicted_over.wrapping_add(u64::from(evicted.mark.used() == Used::Over));
+        self.usage.evicted = self.usage.evicted.wrapping_add(1);
+        self.usage.evicted_over =
+            self.usage.evicted_over.wrapping_add(u64::from(evicted.mark.used() == Used::Over));
         Some(evicted.bytes())
     }
 
@@ -246,7 +243,7 @@ impl ShardLogs {
             } else {
                 bytes += log.bytes();
                 self.logs.swap_remove_index(place);
-                self.expired = self.expired.wrapping_add(1);
+                self.usage.expired = self.usage.expired.wrapping_add(1);
             }
         }
         (bytes, Some(place))

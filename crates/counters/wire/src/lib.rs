@@ -29,8 +29,7 @@ mod server_pool;
 mod window;
 
 use std::{
-    fmt::{self, Write as _},
-    mem,
+    fmt, mem,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -55,7 +54,7 @@ use metrics::FailureReason;
 use net::ServerAddress;
 use net::backoff::Backoff;
 use net::edges::Edges;
-use text::cut;
+use text::{cut, hex};
 
 /// A connection to a server, reopened whenever it is lost.
 pub struct Connection<B: Backend> {
@@ -228,12 +227,7 @@ impl<B: Backend> Connection<B> {
 /// The name of a key that is too long or invalid for a server: `tollgate:` and the key's SHA-256, in every version. No key
 /// equals such a name, because keys contain a `_` after their domain.
 pub fn hashed(key: &str) -> String {
-    let mut name = "tollgate:".to_owned();
-    for byte in digest(&SHA256, key.as_bytes()).as_ref() {
-        // Writing to a String cannot fail.
-        let _ = write!(name, "{byte:02x}");
-    }
-    name
+    format!("tollgate:{}", hex(digest(&SHA256, key.as_bytes()).as_ref().iter()))
 }
 
 pub fn part(timeout: Duration, parts: u32) -> Duration {

@@ -1,23 +1,40 @@
-//! A gRPC channel over an open connection, with or without TLS.
+//! A connection to a server of gRPC, and a channel over it once it is open, with or without TLS.
 //!
-//! The subscription to a control plane and `tollgate request` connect by themselves, for their own errors. Such a
+//! The subscription to a control plane and `tollgate request` secure it by themselves, for their own errors. Such a
 //! channel does not reconnect.
 
-use std::{future::ready, io};
+use std::{future::ready, io, time::Duration};
 
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::{Channel, Endpoint, Error, Uri};
 use tower::service_fn;
 
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+use crate::{ServerAddress, edges::Transport};
 
-pub type Socket = Box<dyn Duplex>;
+/// Probes that detect a dead peer within a minute: the idle time, the interval and the number of probes.
+const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
+    .with_time(Duration::from_secs(30))
+    .with_interval(Duration::from_secs(10))
+    .with_retries(3);
+
+pub async fn connect(to: &ServerAddress) -> io::Result<Transport> {
+    Ok(match to {
+        ServerAddress::Tcp(at) => {
+            let socket = TcpStream::connect((&*at.host, at.port)).await?;
+            // A failure costs latency, or time until a dead peer is detected.
+            let _ = socket.set_nodelay(true);
+            let _ = SockRef::from(&socket).set_tcp_keepalive(&TCP_KEEPALIVE);
+            Box::new(socket)
+        }
+        ServerAddress::Unix(path) => Box::new(UnixStream::connect(path).await?),
+    })
+}
 
 /// Starts HTTP/2 on a connection. `origin` is the authority of requests.
 pub async fn over(
-    socket: Socket,
+    socket: Transport,
     origin: Uri,
     set: impl FnOnce(Endpoint) -> Endpoint,
 ) -> Result<Channel, Error> {

@@ -169,19 +169,9 @@ impl Lease {
             return 0;
         }
         let expired = self.left;
-        *self = Self {
-            start,
-            left: 0,
-            own: 0,
-            others: None,
-            before: None,
-            renewal: Renewal::Idle,
-            grants: Grants::default(),
-            pending: 0,
-            pending_at_most: 0,
-            refunding: 0,
-            ..*self
-        };
+        // What outlasts a window.
+        let Self { epoch, others_pace, hot, pace, last, .. } = *self;
+        *self = Self { start, epoch, others_pace, hot, pace, last, ..Self::default() };
         expired
     }
 
@@ -214,14 +204,7 @@ impl Lease {
     pub fn send(&mut self, sent: SentHits) -> Snapshot {
         let own = self.own.saturating_add(self.pending).saturating_sub(self.refunding);
         let is_exact = self.pending == self.pending_at_most && self.refunding == 0;
-        match sent {
-            SentHits::Always(hits) => {
-                self.pending = self.pending.saturating_add(hits);
-                self.pending_at_most = self.pending_at_most.saturating_add(hits);
-            }
-            SentHits::IfWithin(hits) => self.pending_at_most = self.pending_at_most.saturating_add(hits),
-            SentHits::Refund(hits) => self.refunding = self.refunding.saturating_add(hits),
-        }
+        self.count_sent(sent, u64::saturating_add);
         let is_certain = self.renewal != Renewal::InFlight;
         Snapshot { own, is_exact, sent, is_certain, epoch: self.epoch, grants: self.grants }
     }
@@ -238,13 +221,18 @@ impl Lease {
 
     /// Hits of a request are no longer in flight.
     pub fn complete(&mut self, snapshot: Snapshot) {
-        match snapshot.sent {
+        self.count_sent(snapshot.sent, u64::saturating_sub);
+    }
+
+    /// Adds hits to those in flight, or subtracts them.
+    fn count_sent(&mut self, sent: SentHits, change: impl Fn(u64, u64) -> u64) {
+        match sent {
             SentHits::Always(hits) => {
-                self.pending = self.pending.saturating_sub(hits);
-                self.pending_at_most = self.pending_at_most.saturating_sub(hits);
+                self.pending = change(self.pending, hits);
+                self.pending_at_most = change(self.pending_at_most, hits);
             }
-            SentHits::IfWithin(hits) => self.pending_at_most = self.pending_at_most.saturating_sub(hits),
-            SentHits::Refund(hits) => self.refunding = self.refunding.saturating_sub(hits),
+            SentHits::IfWithin(hits) => self.pending_at_most = change(self.pending_at_most, hits),
+            SentHits::Refund(hits) => self.refunding = change(self.refunding, hits),
         }
     }
 

@@ -177,9 +177,4 @@ impl Window {
     pub const fn end(self, now: Time) -> Time {
         Time::from_seconds(self.start(now).seconds() + self.seconds())
     }
-
-    /// Seconds until the window that contains `now` ends; at least 1.
-    pub const fn seconds_left(self, now: Time) -> u64 {
-        self.seconds() - now.seconds() % self.seconds()
-    }
 }

@@ -29,18 +29,12 @@ impl Period {
 
     #[inline]
     pub fn start(self, now: Time) -> Time {
-        match self {
-            Self::Length(window) => window.start(now),
-            Self::Calendar(calendar) => calendar.window(now).0,
-        }
+        self.window(now).0
     }
 
     #[inline]
     pub fn end(self, now: Time) -> Time {
-        match self {
-            Self::Length(window) => window.end(now),
-            Self::Calendar(calendar) => calendar.window(now).1,
-        }
+        self.window(now).1
     }
 
     /// The length in seconds of the window that contains `now`.

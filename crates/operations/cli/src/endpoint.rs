@@ -2,24 +2,18 @@
 //!
 //! `request` speaks gRPC over it, and the commands of the admin API and `health` speak HTTP/1.1.
 
-use std::{error::Error, fmt, io, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
+use std::{error::Error, fmt, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use clap::Args;
-use tokio::{
-    net::{TcpStream, UnixStream},
-    runtime::{Builder, Runtime},
-};
+use tokio::runtime::{Builder, Runtime};
 use tokio_rustls::{TlsConnector, rustls::pki_types::ServerName};
 
 use super::{serve::Environment, terminal::Failure};
 use limit::MAX_LIMIT;
 use net::{
-    HostPort, ServerAddress,
-    tls::ClientTls,
-    {
-        channel::{Duplex, Socket},
-        tls::{self, Hints},
-    },
+    HostPort, ServerAddress, channel,
+    edges::Transport,
+    tls::{self, ClientTls, Hints},
 };
 use settings::{address, vars::Var};
 
@@ -165,23 +159,9 @@ impl Endpoint {
         Ok(Self { at: address.at.clone(), tls: tls.read(address, service.protocol)?, service })
     }
 
-    pub(super) async fn connect(&self) -> Result<Socket, Failure> {
-        let unreachable = |error: io::Error| self.unreachable(error);
-        match &self.at {
-            ServerAddress::Tcp(at) => {
-                let socket = TcpStream::connect((&*at.host, at.port)).await.map_err(unreachable)?;
-                // An error costs latency only.
-                let _ = socket.set_nodelay(true);
-                self.secure(socket).await
-            }
-            ServerAddress::Unix(path) => {
-                self.secure(UnixStream::connect(path).await.map_err(unreachable)?).await
-            }
-        }
-    }
-
-    async fn secure(&self, socket: impl Duplex + 'static) -> Result<Socket, Failure> {
-        let Some(tls) = &self.tls else { return Ok(Box::new(socket)) };
+    pub(super) async fn connect(&self) -> Result<Transport, Failure> {
+        let socket = channel::connect(&self.at).await.map_err(|error| self.unreachable(error))?;
+        let Some(tls) = &self.tls else { return Ok(socket) };
         match tls.connector.connect(tls.name.clone(), socket).await {
             Ok(secured) => Ok(Box::new(secured)),
             Err(error) => {

@@ -14,17 +14,14 @@ use metrics::TableUsage;
 pub(super) struct Shard<S> {
     slots: Slots<S>,
     max_buckets: usize,
-    /// Slots that are not empty.
-    used: usize,
-    expired: u64,
-    evicted: u64,
-    evicted_over: u64,
+    /// But for the bytes.
+    usage: TableUsage,
 }
 
 impl<S: Copy + Default> Shard<S> {
     pub(super) fn new(shape: Shape) -> Self {
         let slots = Slots::empty(shape.bucket, 0);
-        Self { slots, max_buckets: shape.max_buckets, used: 0, expired: 0, evicted: 0, evicted_over: 0 }
+        Self { slots, max_buckets: shape.max_buckets, usage: TableUsage::default() }
     }
 
     pub(super) fn get(&self, tag: Tag, now: u32) -> Option<S> {
@@ -63,9 +60,9 @@ impl<S: Copy + Default> Shard<S> {
     pub(super) fn remove(&mut self, tag: Tag, now: u32) {
         let found = self.slots.find(tag);
         if let Some(slot) = found.and_then(|at| self.slots.get_mut(at)) {
-            self.expired = self.expired.wrapping_add(u64::from(slot.end <= now));
+            self.usage.expired = self.usage.expired.wrapping_add(u64::from(slot.end <= now));
             slot.end = 0;
-            self.used -= 1;
+            self.usage.entries -= 1;
         }
     }
 
@@ -78,28 +75,24 @@ impl<S: Copy + Default> Shard<S> {
         };
         let expired = slots.iter_mut().filter(|slot| slot.end != 0 && slot.end <= now);
         let expired = expired.map(|slot| slot.end = 0).count();
-        self.used -= expired;
-        self.expired = self.expired.wrapping_add(expired as u64);
+        self.usage.entries -= expired;
+        self.usage.expired = self.usage.expired.wrapping_add(expired as u64);
         true
     }
 
     pub(super) fn usage(&self) -> TableUsage {
-        let Self { slots, used, expired, evicted, evicted_over, .. } = self;
-        let expired = *expired;
-        let evicted = *evicted;
-        let evicted_over = *evicted_over;
-        TableUsage { entries: *used, bytes: slots.bytes(), expired, evicted, evicted_over }
+        TableUsage { bytes: self.slots.bytes(), ..self.usage }
     }
 
     /// Writes a slot, and counts the state that it replaces.
     fn put(&mut self, at: At, new: Slot<S>, now: u32) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         match slot.end {
-            0 => self.used += 1,
-            end if end <= now => self.expired = self.expired.wrapping_add(1),
+            0 => self.usage.entries += 1,
+            end if end <= now => self.usage.expired = self.usage.expired.wrapping_add(1),
             _ if { slot.tag } != new.tag => {
-                self.evicted = self.evicted.wrapping_add(1);
-                self.evicted_over = self.evicted_over.wrapping_add(u64::from(slot.is_over()));
+                self.usage.evicted = self.usage.evicted.wrapping_add(1);
+                self.usage.evicted_over = self.usage.evicted_over.wrapping_add(u64::from(slot.is_over()));
             }
             _ => {}
         }
@@ -119,10 +112,10 @@ impl<S: Copy + Default> Shard<S> {
 
     /// Reduces the number of buckets if many are not needed.
     fn shrink(&mut self, now: u32) {
-        let wanted = if self.used == 0 {
+        let wanted = if self.usage.entries == 0 {
             0
         } else {
-            let needed = self.used.div_ceil(self.slots.bucket.max(1));
+            let needed = self.usage.entries.div_ceil(self.slots.bucket.max(1));
             Slots::<S>::grown(needed, self.max_buckets)
         };
         if wanted * 4 < self.slots.buckets * 3 {
@@ -142,10 +135,10 @@ impl<S: Copy + Default> Shard<S> {
         };
         let before = self.slots.census(now);
         let after = slots.census(now);
-        self.expired = self.expired.wrapping_add((self.used - before.live) as u64);
-        self.evicted = self.evicted.wrapping_add((before.live - after.live) as u64);
-        self.evicted_over = self.evicted_over.wrapping_add((before.over - after.over) as u64);
-        (self.slots, self.used) = (slots, after.live);
+        self.usage.expired = self.usage.expired.wrapping_add((self.usage.entries - before.live) as u64);
+        self.usage.evicted = self.usage.evicted.wrapping_add((before.live - after.live) as u64);
+        self.usage.evicted_over = self.usage.evicted_over.wrapping_add((before.over - after.over) as u64);
+        (self.slots, self.usage.entries) = (slots, after.live);
     }
 
     /// Live states in this many buckets, and whether all of them and a new key fit. Those that do not fit evict others.

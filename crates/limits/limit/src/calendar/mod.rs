@@ -91,23 +91,9 @@ impl AnchorDay {
     pub fn new(day: u64) -> Option<Self> {
         u8::try_from(day).ok().filter(|day| (1..=31).contains(day)).map(Self)
     }
-
-    pub const fn get(self) -> u8 {
-        self.0
-    }
 }
 
 impl Cycle {
-    /// The unit of its windows.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Day => "day",
-            Self::Week(_) => "week",
-            Self::Month(_) => "month",
-            Self::Year => "year",
-        }
-    }
-
     /// A day, seven weeks, 31 months and a year.
     const COUNT: u8 = 40;
 
@@ -195,13 +181,13 @@ impl Calendar {
 
 impl Windows {
     fn new(zone: Zone, zone_name: &str, cycle: Cycle) -> Self {
-        let start = match cycle {
-            Cycle::Day | Cycle::Year => String::new(),
-            Cycle::Week(day) => format!(".{}", day.name()),
-            Cycle::Month(AnchorDay(day)) => format!(".{day}"),
+        let tag = match cycle {
+            Cycle::Day => format!("day@{zone_name}"),
+            Cycle::Week(day) => format!("week.{}@{zone_name}", day.name()),
+            Cycle::Month(AnchorDay(day)) => format!("month.{day}@{zone_name}"),
+            Cycle::Year => format!("year@{zone_name}"),
         };
-        let tag = format!("{}{start}@{zone_name}", cycle.name()).into();
-        Self { zone, cycle: cycle.index(), recent: Recent::new(), tag }
+        Self { zone, cycle: cycle.index(), recent: Recent::new(), tag: tag.into() }
     }
 }
 

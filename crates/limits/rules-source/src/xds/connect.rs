@@ -3,24 +3,17 @@
 //! A channel uses one connection and does not reconnect: `client` opens a new one, with its own backoff and with the
 //! certificates that the files contain by then.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use socket2::{SockRef, TcpKeepalive};
-use tokio::{
-    net::{TcpStream, UnixStream},
-    time::timeout,
-};
+use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, rustls::ClientConfig};
 use tonic::transport::{Channel, Uri};
 
 use crate::xds::settings::{Xds, XdsTls};
 use net::{
-    ServerAddress,
-    tls::ClientTls,
-    {
-        channel::{self, Duplex, Socket},
-        tls::{self, Hints, explain, server_name},
-    },
+    ServerAddress, channel,
+    edges::Transport,
+    tls::{self, ClientTls, Hints, explain, server_name},
 };
 
 const HINTS: Hints = Hints {
@@ -34,12 +27,6 @@ const HINTS: Hints = Hints {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Probes that detect a dead peer within a minute: the idle time, the interval and the number of probes.
-const TCP_KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
-    .with_time(Duration::from_secs(30))
-    .with_interval(Duration::from_secs(10))
-    .with_retries(3);
 
 pub(super) async fn connect(settings: &Xds) -> Result<Channel, String> {
     let tls = settings.tls.as_ref().map(|tls| load_tls(&tls.files)).transpose()?;
@@ -68,28 +55,13 @@ fn host(settings: &Xds) -> String {
     }
 }
 
-async fn open(server: &ServerAddress, tls: Option<Arc<ClientConfig>>, host: &str) -> Result<Socket, String> {
-    let unreachable = |error: io::Error| format!("cannot connect: {error}");
-    match server {
-        ServerAddress::Tcp(address) => {
-            let socket = TcpStream::connect((&*address.host, address.port)).await.map_err(unreachable)?;
-            // A failure costs latency, or time until a dead peer is detected.
-            let _ = socket.set_nodelay(true);
-            let _ = SockRef::from(&socket).set_tcp_keepalive(&TCP_KEEPALIVE);
-            secure(socket, tls, host).await
-        }
-        ServerAddress::Unix(path) => {
-            secure(UnixStream::connect(path).await.map_err(unreachable)?, tls, host).await
-        }
-    }
-}
-
-async fn secure(
-    socket: impl Duplex + 'static,
+async fn open(
+    server: &ServerAddress,
     tls: Option<Arc<ClientConfig>>,
     host: &str,
-) -> Result<Socket, String> {
-    let Some(config) = tls else { return Ok(Box::new(socket)) };
+) -> Result<Transport, String> {
+    let socket = channel::connect(server).await.map_err(|error| format!("cannot connect: {error}"))?;
+    let Some(config) = tls else { return Ok(socket) };
     let name = server_name(host).map_err(|why| format!("{why}; {}", HINTS.other_host))?;
     let secured = TlsConnector::from(config).connect(name, socket).await.map_err(|error| {
         format!("TLS handshake failed: {}", explain(&error, &HINTS).unwrap_or_else(|| error.to_string()))

@@ -106,11 +106,37 @@ impl Walk<'_> {
             below.counted = true;
             below.plainly_named |= !raw.detailed_metric.is_set();
         }
-        for idle in idle_keys(raw, below) {
-            let message = format!("`{}` has no effect here: {}", idle.key, idle.reason);
-            self.warning(sibling.at(idle.place, *path), message, "remove it");
-        }
+        self.idle_keys(sibling, path, below);
         below
+    }
+
+    /// Warns about the keys of a descriptor without effect, given the limits at or below it.
+    fn idle_keys(&mut self, sibling: Sibling<'_>, path: &Path<'_>, below: Below) {
+        let raw = sibling.raw;
+        let mut idle = |key: &str, place: Option<Place>, reason: Option<&str>| {
+            if let (Some(place), Some(reason)) = (place, reason) {
+                let message = format!("`{key}` has no effect here: {reason}");
+                self.warning(sibling.at(place, *path), message, "remove it");
+            }
+        };
+        let without_limit = match raw.limits() {
+            [] if raw.overrides_only.is_set() => None,
+            [] => Some("the descriptor has no `rate_limit`"),
+            [limit, ..] if limit.unlimited.is_set() => Some("the limit is `unlimited`"),
+            _ => None,
+        };
+        idle("shadow_mode", set_at(&raw.shadow_mode), without_limit);
+        idle("quota_mode", set_at(&raw.quota_mode), without_limit);
+        idle("detailed_metric", set_at(&raw.detailed_metric), without_limit);
+        let metadata = raw.metadata.given().filter(|given| !given.value.is_empty());
+        let lost = (raw.detailed_metric.is_set() && raw.descriptors.items().is_empty())
+            .then_some("`detailed_metric` drops it on a descriptor without others below");
+        idle("metadata", metadata.map(|given| given.key), without_limit.or(lost));
+        let shadowed = raw.shadow_mode.is_set().then_some("with `shadow_mode` no request is over limit");
+        idle("over_limit_body", raw.over_limit_body.key(), without_limit.or(shadowed));
+        idle("value_to_metric", set_at(&raw.value_to_metric), value_to_metric(raw, below));
+        let uncounted = (!below.counted).then_some("no limit at or below the descriptor counts hits");
+        idle("share_threshold", set_at(&raw.share_threshold), uncounted);
     }
 
     /// Reports a key or a value that is compared as text, but was meant as something else.
@@ -272,12 +298,6 @@ impl Walk<'_> {
     }
 }
 
-struct Idle {
-    key: &'static str,
-    place: Place,
-    reason: &'static str,
-}
-
 fn has_flag(raw: &RawDescriptor) -> bool {
     let flags = [
         &raw.shadow_mode,
@@ -288,45 +308,6 @@ fn has_flag(raw: &RawDescriptor) -> bool {
         &raw.overrides_only,
     ];
     flags.iter().any(|flag| flag.is_set())
-}
-
-/// The keys of a descriptor without effect, given the limits at or below it.
-fn idle_keys(raw: &RawDescriptor, below: Below) -> Vec<Idle> {
-    let mut idle = Vec::new();
-    let without_limit = match raw.limits() {
-        [] if raw.overrides_only.is_set() => None,
-        [] => Some("the descriptor has no `rate_limit`"),
-        [limit, ..] if limit.unlimited.is_set() => Some("the limit is `unlimited`"),
-        _ => None,
-    };
-    if let Some(reason) = without_limit {
-        let keys = [
-            ("shadow_mode", &raw.shadow_mode),
-            ("quota_mode", &raw.quota_mode),
-            ("detailed_metric", &raw.detailed_metric),
-        ];
-        for (key, flag) in keys {
-            idle.extend(set_at(flag).map(|place| Idle { key, place, reason }));
-        }
-    }
-    if let Some(metadata) = raw.metadata.given().filter(|given| !given.value.is_empty()) {
-        let lost = (raw.detailed_metric.is_set() && raw.descriptors.items().is_empty())
-            .then_some("`detailed_metric` drops it on a descriptor without others below");
-        let place = metadata.key;
-        idle.extend(without_limit.or(lost).map(|reason| Idle { key: "metadata", place, reason }));
-    }
-    if let Some(body) = raw.over_limit_body.given() {
-        let shadowed = raw.shadow_mode.is_set().then_some("with `shadow_mode` no request is over limit");
-        let place = body.key;
-        idle.extend(without_limit.or(shadowed).map(|reason| Idle { key: "over_limit_body", place, reason }));
-    }
-    let of_value = set_at(&raw.value_to_metric).zip(value_to_metric(raw, below));
-    idle.extend(of_value.map(|(place, reason)| Idle { key: "value_to_metric", place, reason }));
-    if let Some(place) = set_at(&raw.share_threshold).filter(|_| !below.counted) {
-        let reason = "no limit at or below the descriptor counts hits";
-        idle.push(Idle { key: "share_threshold", place, reason });
-    }
-    idle
 }
 
 /// The reason if `value_to_metric` does not change the name of a metric.

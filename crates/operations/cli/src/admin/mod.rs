@@ -42,7 +42,7 @@ use super::{
     terminal::{self, Failure, FailureKind, Verdict},
 };
 use api::{Answered, OrUnknown, RulesFile, RulesFiles, Whose};
-use net::channel::Socket;
+use net::edges::Transport;
 use rules::{CompileOptions, SourceFile};
 use rules_source::Reading;
 use settings::{address, parse::boolean, vars};
@@ -356,7 +356,7 @@ fn user(environment: &Environment) -> Option<&String> {
 
 /// Sends a request over a connection: the status of the response, and its body of at most `max` bytes.
 pub(super) async fn exchange(
-    socket: Socket,
+    socket: Transport,
     request: Request<Full<Bytes>>,
     max: usize,
 ) -> Result<(StatusCode, Bytes), String> {
