@@ -20,7 +20,7 @@ use super::{
     plan::Limited,
 };
 use limit::Limit;
-use partition_key::{PartitionKey, PartitionKeys};
+use partition_key::PartitionKeys;
 use rules::quota_policy::{FieldInteger, QuotaPolicy};
 use rules::template::Values;
 
@@ -146,7 +146,8 @@ struct ShownPolicy<'a> {
     policy: Cow<'a, QuotaPolicy>,
     limit: &'a Limit,
     outcome: Option<LimitOutcome<'a>>,
-    partition: Option<PartitionKey>,
+    /// The parameter of its partition key; may be empty.
+    partition: String,
 }
 
 /// `RateLimit-Policy` with the limits that can reject the request, and `RateLimit` with the state of those that govern a
@@ -163,9 +164,7 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
     for ShownPolicy { policy, limit, outcome, partition } in &shown {
         policies.push_str(separator(&policies));
         policy.write(limit, conclusion.scope.now, &mut policies);
-        if let Some(partition) = partition {
-            partition.write(&mut policies);
-        }
+        policies.push_str(partition);
         if let Some(outcome) = outcome {
             let separator = separator(&states);
             let name = policy.name();
@@ -174,9 +173,7 @@ fn policies(conclusion: &Conclusion<'_, '_>) -> Option<[String; 2]> {
             if let Some(seconds) = outcome.seconds_until_more() {
                 let _ = write!(states, ";t={}", FieldInteger(seconds));
             }
-            if let Some(partition) = partition {
-                partition.write(&mut states);
-            }
+            states.push_str(partition);
         }
     }
     (!policies.is_empty()).then_some([policies, states])
@@ -195,7 +192,8 @@ fn add_policies<'a>(conclusion: &Conclusion<'a, '_>, index: usize, shown: &mut V
             policy = Cow::Owned(policy.in_force(limit));
         }
         let outcome = std::ptr::eq(written, governing.written).then_some(governing);
-        let partition = partitions.as_ref().map(|keys| keys.of_limit(limit));
+        let is_changed = limited.overridden.as_ref().is_some_and(|found| found.changes(limit));
+        let partition = if is_changed { &partitions.of_override } else { &partitions.of_rule }.clone();
         let new = ShownPolicy { policy, limit, outcome, partition };
         let has_room = shown.len() < MAX_SHOWN;
         let is_same = |known: &&mut ShownPolicy<'_>| {

@@ -29,7 +29,10 @@ use super::{
     unfinished::Partial,
     waiting::{Signal, Waiting},
 };
-use crate::{traced, wire::DecisionRpc};
+use crate::{
+    traced,
+    wire::{self, DecisionRpc},
+};
 use clock::Time;
 use faults::panics::{self, Boundary, Panicked};
 use limiter::{Decided, HoldToken, Request, RequestError};
@@ -286,7 +289,8 @@ impl ConnectionCalls {
         let time = *self.time.get_or_insert_with(|| limiter.now());
         let mut escaped = Vec::new();
         let mut request = Request::default();
-        framing::read(rpc, message, limiter.policy().bounds, &mut escaped, &mut request)?;
+        wire::read(rpc, message, limiter.policy().bounds, &mut escaped, &mut request)
+            .map_err(|error| framing::malformed(rpc, error))?;
         let until = call.until();
         let decided = traced::try_decide(limiter, call.span.as_deref_mut(), &request, time, until);
         match decided {

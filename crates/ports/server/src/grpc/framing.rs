@@ -9,8 +9,7 @@ use prost::Message;
 use tonic::Status;
 
 use super::status::{Failure, rejected};
-use crate::wire::{self, DecisionRpc};
-use limiter::{Bounds, Request};
+use crate::wire::DecisionRpc;
 use metrics::{RejectReason, Stats};
 use proto::protobuf::Malformed;
 
@@ -41,17 +40,6 @@ pub(super) fn length(prefix: [u8; PREFIX], max: (usize, &str), stats: &Stats) ->
         return Err(rejected(Status::resource_exhausted(message)).into());
     }
     Ok(length)
-}
-
-/// Parses a message without its prefix into an empty request, as [`wire::read`].
-pub(super) fn read<'m>(
-    rpc: DecisionRpc,
-    message: &'m [u8],
-    bounds: Bounds,
-    escaped: &'m mut Vec<u8>,
-    request: &mut Request<'m>,
-) -> Result<(), Failure> {
-    wire::read(rpc, message, bounds, escaped, request).map_err(|error| malformed(rpc, error).into())
 }
 
 pub(super) fn malformed(rpc: DecisionRpc, error: Malformed) -> Status {

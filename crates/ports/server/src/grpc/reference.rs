@@ -395,7 +395,8 @@ fn check(rpc: DecisionRpc, framed: Bytes, limiter: &Limiter) -> Result<Bytes, Fa
     let mut escaped = Vec::new();
     let mut request = limiter::Request::default();
     let message = framed.get(PREFIX..).unwrap_or_default();
-    framing::read(rpc, message, limiter.policy().bounds, &mut escaped, &mut request)?;
+    wire::read(rpc, message, limiter.policy().bounds, &mut escaped, &mut request)
+        .map_err(|error| framing::malformed(rpc, error))?;
     if !rpc.is_kuadrants() || !request.domain.is_empty() {
         limiter.check(&request).map_err(|error| status::of_error(rpc, &error))?;
     }

@@ -32,7 +32,7 @@ impl RequestHead {
     ) -> Self {
         let span = tracer.zip(traced).and_then(|(tracer, (rpc, headers))| {
             // OpenTelemetry names the span of a call by its path without the slash.
-            let mut span = tracer.join(headers, rpc.path().trim_start_matches('/'))?;
+            let mut span = tracer.join(headers, rpc.name().trim_start_matches('/'))?;
             let (service, method) = rpc.names()?;
             span.add("rpc.system", "grpc".into());
             span.add("rpc.service", service.into());

@@ -183,7 +183,7 @@ impl Client {
 
     async fn ask_within(&mut self, stream: u32, timeout: Option<&[u8]>, domain: &str) {
         let mut block = vec![0x83, 0x86];
-        write_field(&mut block, b":path", DecisionRpc::ShouldRateLimit.path().as_bytes());
+        write_field(&mut block, b":path", DecisionRpc::ShouldRateLimit.name().as_bytes());
         write_field(&mut block, b"content-type", b"application/grpc");
         if let Some(timeout) = timeout {
             write_field(&mut block, b"grpc-timeout", timeout);

@@ -12,36 +12,25 @@ use super::{
     request::low_half,
 };
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum DecisionRpc {
-    ShouldRateLimit,
-    CheckRateLimit,
-    Report,
-    Reserve,
-    Commit,
+text::named! {
+    /// By their paths.
+    pub(crate) enum DecisionRpc {
+        ShouldRateLimit = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        CheckRateLimit = "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit",
+        Report = "/kuadrant.service.ratelimit.v1.RateLimitService/Report",
+        Reserve = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve",
+        Commit = "/kuadrant.service.ratelimit.v1.RateLimitService/Commit",
+    }
 }
 
 impl DecisionRpc {
-    const ALL: [Self; 5] =
-        [Self::ShouldRateLimit, Self::CheckRateLimit, Self::Report, Self::Reserve, Self::Commit];
-
     pub(crate) fn at(path: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|rpc| rpc.path().as_bytes() == path)
-    }
-
-    pub(crate) const fn path(self) -> &'static str {
-        match self {
-            Self::ShouldRateLimit => "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
-            Self::CheckRateLimit => "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit",
-            Self::Report => "/kuadrant.service.ratelimit.v1.RateLimitService/Report",
-            Self::Reserve => "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve",
-            Self::Commit => "/kuadrant.service.ratelimit.v1.RateLimitService/Commit",
-        }
+        Self::ALL.into_iter().find(|rpc| rpc.name().as_bytes() == path)
     }
 
     /// The names of the service and of the method.
     pub(crate) fn names(self) -> Option<(&'static str, &'static str)> {
-        self.path().trim_start_matches('/').split_once('/')
+        self.name().trim_start_matches('/').split_once('/')
     }
 
     pub(crate) fn method(self) -> Method {
@@ -122,30 +111,23 @@ impl OwnFields {
         Ok(())
     }
 
+    fn ttl(&self) -> Option<Duration> {
+        let nanos = u32::try_from(self.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+        let ttl = Duration::new(u64::try_from(self.seconds).ok()?, nanos);
+        (!ttl.is_zero()).then_some(ttl)
+    }
+
     /// Kuadrant's hits are those of the whole request; whether it asks for some is no question of a check.
     pub(super) fn finish(self, request: &mut Request<'_>) {
-        let hits = match self.rpc {
+        let (ask, hits) = match self.rpc {
             DecisionRpc::ShouldRateLimit => return,
-            DecisionRpc::Report => {
-                request.ask = Ask::Report;
-                return;
-            }
-            DecisionRpc::CheckRateLimit => {
-                request.ask = Ask::Look;
-                1
-            }
-            DecisionRpc::Reserve => {
-                let nanos = u32::try_from(self.nanos).ok().filter(|nanos| *nanos < 1_000_000_000);
-                let ttl = u64::try_from(self.seconds).ok().zip(nanos);
-                let ttl = ttl.map(|(seconds, nanos)| Duration::new(seconds, nanos));
-                request.ask = Ask::Reserve { ttl: ttl.filter(|ttl| !ttl.is_zero()) };
-                self.amount
-            }
-            DecisionRpc::Commit => {
-                request.ask = Ask::Report;
-                self.amount
-            }
+            DecisionRpc::CheckRateLimit => (Ask::Look, Some(1)),
+            DecisionRpc::Report => (Ask::Report, None),
+            DecisionRpc::Reserve => (Ask::Reserve { ttl: self.ttl() }, Some(self.amount)),
+            DecisionRpc::Commit => (Ask::Report, Some(self.amount)),
         };
+        request.ask = ask;
+        let Some(hits) = hits else { return };
         for descriptor in &mut request.descriptors {
             descriptor.hits_addend = Some(hits);
             descriptor.is_negative_hits = false;

@@ -38,16 +38,16 @@ use rlqs::Quotas;
 use rules::CompileOptions;
 use rules_source::{RulesDir, Source};
 
-const PATH: &str = DecisionRpc::ShouldRateLimit.path();
+const PATH: &str = DecisionRpc::ShouldRateLimit.name();
 
 /// The methods of the port, and one that does not exist.
 const PATHS: &[&str] = &[
     PATH,
     PATH,
-    DecisionRpc::CheckRateLimit.path(),
-    DecisionRpc::Report.path(),
-    DecisionRpc::Reserve.path(),
-    DecisionRpc::Commit.path(),
+    DecisionRpc::CheckRateLimit.name(),
+    DecisionRpc::Report.name(),
+    DecisionRpc::Reserve.name(),
+    DecisionRpc::Commit.name(),
     "/grpc.health.v1.Health/Check",
     "/grpc.health.v1.Health/Watch",
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",

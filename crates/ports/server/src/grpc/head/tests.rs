@@ -2,7 +2,7 @@
 
 use super::*;
 
-const PATH: &str = DecisionRpc::ShouldRateLimit.path();
+const PATH: &str = DecisionRpc::ShouldRateLimit.name();
 
 const GOOD: [(&str, &str); 4] =
     [(":method", "POST"), (":scheme", "http"), (":path", PATH), ("content-type", "application/grpc")];
