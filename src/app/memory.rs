@@ -53,10 +53,7 @@ impl App {
             Bound::AdminBodies => Some(self.budgets.admin_bodies.used()),
             Bound::AdminReplies => Some(self.budgets.admin_replies.used()),
             Bound::TlsHandshakes => Some(self.budgets.handshakes.used()),
-            Bound::GrpcConnections => {
-                let closed = service.connections_closed.get();
-                of_many(service.connections_accepted.get().saturating_sub(closed))
-            }
+            Bound::GrpcConnections => of_many(service.connections_open()),
             Bound::Holds => of_many(self.limiter.open_holds().saturating_mul(HOLD)),
             Bound::QueuedSettles => of_many(self.limiter.queued_closings() as u64),
             Bound::Overrides => Some(self.keeper.index().usage().bytes),

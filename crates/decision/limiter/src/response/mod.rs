@@ -42,9 +42,16 @@ pub(super) fn answer(conclusion: Conclusion<'_, '_>) -> Answer {
     response_headers.extend(content_type);
     let body = body.unwrap_or_default().into_boxed_str();
     let dynamic_metadata = metadata::metadata(&conclusion).map(Box::new);
-    let code = conclusion.code;
-    let statuses = conclusion.statuses;
-    Answer { code, statuses, response_headers, request_headers, body, dynamic_metadata, ..Answer::default() }
+    Answer {
+        code: conclusion.code,
+        statuses: conclusion.statuses,
+        response_headers,
+        request_headers,
+        body,
+        dynamic_metadata,
+        hold: None,
+        released: false,
+    }
 }
 
 /// The over-limit body and its `content-type`: the rule's, or that of `OVER_LIMIT_BODY`, with the values of the governing

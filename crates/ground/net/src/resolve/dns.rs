@@ -2,16 +2,12 @@
 
 use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, TYPE, header_buffer, rdata::RData};
 
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Target {
-    pub host: String,
-    pub port: u16,
-}
+use crate::HostPort;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The servers; empty if the name has no SRV records.
-    Targets(Vec<Target>),
+    Targets(Vec<HostPort>),
     NoSuchName,
     /// The reply does not fit; query again over TCP.
     Truncated,
@@ -62,7 +58,7 @@ pub fn reply(query: &[u8], message: &[u8]) -> Option<Answer> {
             return None;
         }
         // A single dot means that the service is not available.
-        targets.extend((host != ".").then_some(Target { host, port: server.port }));
+        targets.extend((host != ".").then_some(HostPort { host, port: server.port }));
     }
     Some(Answer::Targets(targets))
 }

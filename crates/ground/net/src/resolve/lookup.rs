@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    dns::{self, Answer, Target},
+    dns::{self, Answer},
     name_servers::NameServers,
 };
 use crate::{HostPort, ServerAddress};
@@ -31,7 +31,7 @@ impl NameServers {
         Err(why)
     }
 
-    async fn query(&self, name: &str) -> Result<Vec<Target>, String> {
+    async fn query(&self, name: &str) -> Result<Vec<HostPort>, String> {
         let mut why = "no name server".to_owned();
         for _ in 0..self.attempts {
             for server in &self.addresses {
@@ -52,9 +52,9 @@ impl NameServers {
 }
 
 /// Sorted as strings of the form `host:port`.
-fn in_order(mut targets: Vec<Target>) -> Vec<ServerAddress> {
+fn in_order(mut targets: Vec<HostPort>) -> Vec<ServerAddress> {
     targets.sort_by_key(|target| format!("{}:{}", target.host, target.port));
-    let address = |Target { host, port }| {
+    let address = |HostPort { host, port }| {
         // A target may be an address, which has no trailing dot.
         let bare = host.trim_end_matches('.');
         let host = if bare.parse::<IpAddr>().is_ok() { bare.to_owned() } else { host };
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn servers_are_sorted_by_their_texts() {
-        let target = |host: &str, port| Target { host: host.to_owned(), port };
+        let target = |host: &str, port| HostPort { host: host.to_owned(), port };
         let sorted = [target("b.", 1), target("a.", 999), target("a.", 1000), target("10.0.0.1.", 1)];
         let sorted = in_order(sorted.into());
         let sorted: Vec<_> = sorted.iter().map(ToString::to_string).collect();

@@ -99,6 +99,7 @@ fn read_descriptor<'a>(
     Ok(())
 }
 
+#[inline]
 pub(super) fn read_entry(mut fields: Fields<'_>) -> Result<Entry<'_>, Malformed> {
     let mut entry = Entry::default();
     while let Some(key) = fields.next_key()? {

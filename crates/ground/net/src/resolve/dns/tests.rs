@@ -49,7 +49,7 @@ fn queries_have_the_standard_form() {
 #[test]
 fn replies_contain_servers() {
     let message = srv_reply(&asked(), &[("b.cache.test", 11211), ("a.cache.test", 11212)]);
-    let target = |host: &str, port| Target { host: host.to_owned(), port };
+    let target = |host: &str, port| HostPort { host: host.to_owned(), port };
     let expected = vec![target("b.cache.test.", 11211), target("a.cache.test.", 11212)];
     assert_eq!(reply(&asked(), &message), Some(Answer::Targets(expected)));
     for cut in 0..message.len() {
