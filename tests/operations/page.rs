@@ -63,6 +63,18 @@ fn wait_until_live(browser: &Browser) {
     browser.wait_for("the page is live", &format!("{state} === 'live'"), "document.body.innerText");
 }
 
+/// Opens the dialog of a key, and waits for its counter: before, the dialog may still move under the pointer.
+fn change(browser: &Browser) {
+    browser.click("#top button[aria-label='Change user=ann']");
+    let counter = "document.getElementById('act-counter').textContent";
+    browser.wait_for("the counter is shown", &format!("{counter} !== ''"), counter);
+}
+
+/// Confirms the dialog by the keyboard: it grows when the service says what the change would do.
+fn confirm(browser: &Browser) {
+    browser.type_into("#act-confirm", ENTER);
+}
+
 /// True when a table has a row with these texts.
 fn has_row(table: &str, texts: &[&str]) -> String {
     let texts = serde_json::to_string(texts).unwrap();
@@ -70,6 +82,9 @@ fn has_row(table: &str, texts: &[&str]) -> String {
         "[...document.querySelectorAll('#{table} tr')].some((row) => {texts}.every((text) => row.innerText.includes(text)))"
     )
 }
+
+/// The key by its `WebDriver` code.
+const ENTER: &str = "\u{E007}";
 
 const TEXT: &str = "document.body.innerText";
 
@@ -92,7 +107,7 @@ fn a_key_of_the_page_is_blocked_until_the_block_expires() {
         &has_row("top", &["user=ann", "shop.user", "Change…"]),
         TEXT,
     );
-    browser.click("button[aria-label='Change user=ann']");
+    change(&browser);
     browser.click("input[value=block]");
     browser.type_into("#act-for", "5s");
     let effect = browser.run("return document.getElementById('act-effect').textContent");
@@ -107,7 +122,7 @@ fn a_key_of_the_page_is_blocked_until_the_block_expires() {
         TEXT,
     );
     browser.type_into("#act-reason", "scraper");
-    browser.click("#act-confirm");
+    confirm(&browser);
     browser.wait_for("the override is shown", &has_row("overrides", &["user=ann", "block", "scraper"]), TEXT);
     browser.wait_for(
         "the refusals are shown",
@@ -131,14 +146,14 @@ fn an_override_is_removed_and_a_counter_is_reset() {
     admin.ask("ann", 3);
     let browser = open(&admin);
     wait_until_live(&browser);
-    browser.click("#top button[aria-label='Change user=ann']");
+    change(&browser);
     browser.click("input[value=reset]");
     let effect = browser.run("return document.getElementById('act-effect').textContent");
     assert!(
         effect.as_str().unwrap().starts_with("The counters of user=ann in domain shop are set to zero"),
         "{effect}"
     );
-    browser.click("#act-confirm");
+    confirm(&browser);
     browser.wait_for(
         "the message is shown",
         "document.getElementById('message').textContent === 'Reset counter: user=ann'",
@@ -146,22 +161,22 @@ fn an_override_is_removed_and_a_counter_is_reset() {
     );
     assert_eq!(admin.ask("ann", 2), 0, "the counter is zero");
 
-    browser.click("#top button[aria-label='Change user=ann']");
+    change(&browser);
     browser.click("input[value=limit]");
     browser.run("document.getElementById('act-number').value = '5'");
     browser.type_into("#act-for", "1h");
-    browser.click("#act-confirm");
+    confirm(&browser);
     browser.wait_for("the override is shown", &has_row("overrides", &["user=ann", "5/hour"]), TEXT);
     browser.click("button[aria-label='Remove the override of user=ann']");
     browser.accept_alert();
     browser.wait_for("it is gone", &format!("!({})", has_row("overrides", &["user=ann"])), TEXT);
 
     // The dialog shows errors of the service.
-    browser.click("#top button[aria-label='Change user=ann']");
+    change(&browser);
     browser.click("input[value=limit]");
     browser.run("const input = document.getElementById('act-number'); input.removeAttribute('max'); input.value = '9007199254740992'");
     browser.type_into("#act-for", "1h");
-    browser.click("#act-confirm");
+    confirm(&browser);
     let error = "document.getElementById('act-error').textContent";
     browser.wait_for("the error is shown", &format!("{error}.includes('requests_per_unit')"), error);
     let complaints = browser.complaints();
@@ -174,19 +189,19 @@ fn an_entry_is_blocked_everywhere_and_an_emptied_limit_is_not_sent() {
     admin.ask("ann", 3);
     let browser = open(&admin);
     wait_until_live(&browser);
-    browser.click("#top button[aria-label='Change user=ann']");
+    change(&browser);
     browser.click("input[value=limit]");
     let number = "document.getElementById('act-number').value";
     browser.wait_for("the limit in force is in the field", &format!("{number} === '2'"), number);
     browser.run("document.getElementById('act-number').value = ''");
-    browser.click("#act-confirm");
+    confirm(&browser);
     let is_open = browser.run(
         "return document.getElementById('act').open && !document.getElementById('act-number').validity.valid",
     );
     assert_eq!(is_open, true, "the browser asks for the number");
     browser.run("document.getElementById('act-number').removeAttribute('required')");
     browser.type_into("#act-for", "1h");
-    browser.click("#act-confirm");
+    confirm(&browser);
     let error = "document.getElementById('act-error').textContent";
     browser.wait_for(
         "the error is shown",
@@ -204,7 +219,7 @@ fn an_entry_is_blocked_everywhere_and_an_emptied_limit_is_not_sent() {
         effect.as_str().unwrap().starts_with("Every request with any descriptor with user=ann"),
         "{effect}"
     );
-    browser.click("#act-confirm");
+    confirm(&browser);
     browser.wait_for(
         "it is shown",
         &has_row("overrides", &["any descriptor with user=ann", "block", "shop"]),
@@ -223,13 +238,13 @@ fn a_limit_follows_a_calendar_that_is_typed() {
     admin.ask("ann", 3);
     let browser = open(&admin);
     wait_until_live(&browser);
-    browser.click("#top button[aria-label='Change user=ann']");
+    change(&browser);
     browser.click("input[value=limit]");
     browser.run("document.getElementById('act-number').value = '500'");
     browser.run("const unit = document.getElementById('act-unit'); unit.value = 'month'; unit.dispatchEvent(new Event('input', {bubbles: true}))");
     browser.type_into("#act-for", "1h");
     browser.type_into("#act-calendar", "Europe/Berln,anchor_day=15");
-    browser.click("#act-confirm");
+    confirm(&browser);
     let error = "document.getElementById('act-error').textContent";
     browser.wait_for(
         "an unknown zone is an error",
@@ -242,12 +257,12 @@ fn a_limit_follows_a_calendar_that_is_typed() {
     let described =
         "user=ann in domain shop is limited to 500 requests per month (Europe/Berlin,anchor_day=15) for 1h";
     browser.wait_for("the effect is described", &format!("{effect}.startsWith('{described}')"), effect);
-    browser.click("#act-confirm");
+    confirm(&browser);
     let shown = "500 per month (Europe/Berlin, from the 15th)";
     browser.wait_for("it is among the overrides", &has_row("overrides", &["user=ann", shown]), TEXT);
     browser.wait_for("and beside the key", &has_row("top", &["user=ann", shown]), TEXT);
     // The dialog of the key has the end of the window.
-    browser.click("#top button[aria-label='Change user=ann']");
+    change(&browser);
     let counter = "document.getElementById('act-counter').textContent";
     browser.wait_for(
         "the counter is shown",
@@ -523,7 +538,7 @@ fn the_page_fits_both_themes_and_widths_and_works_without_a_mouse() {
     browser.wait_for("the point is described", &format!("{read}.includes(' allowed, ')"), read);
     // Enter opens the dialog, Escape closes it, and the focus returns, although rows were drawn meanwhile.
     browser.run("document.querySelector('#top button').focus()");
-    browser.press("\u{E007}");
+    browser.press(ENTER);
     browser.wait_for("the dialog is open", "document.getElementById('act').open", TEXT);
     thread::sleep(Duration::from_millis(2500));
     browser.press("\u{E00C}");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{TEXT, has_row, open, picture, wait_until_live};
+use super::{TEXT, change, has_row, open, picture, wait_until_live};
 use support::client::hold_id;
 use support::client::request;
 
@@ -35,7 +35,7 @@ fn the_bar_of_a_budget_shows_what_is_spent_held_and_left() {
     wait_until_live(&browser);
     browser.click("[data-by=allowed]");
     browser.wait_for("the key is among the top", &has_row("top", &["user=ann", "Change…"]), TEXT);
-    browser.click("#top button[aria-label='Change user=ann']");
+    change(&browser);
     let bar = "document.querySelector('#act-counter .budget')";
     browser.wait_for("the bar is shown", bar, TEXT);
     assert_eq!(browser.run(&format!("return {bar}.title")), "50 spent, 30 held, 20 left");

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use super::{Admin, CONTRAST, NAMES, TEXT, Traffic, Value, has_row, http, open, picture, wait_until_live};
+use super::{
+    Admin, CONTRAST, NAMES, TEXT, Traffic, Value, confirm, has_row, http, open, picture, wait_until_live,
+};
 use crate::admin::setup;
 use support::eventually;
 
@@ -46,16 +48,16 @@ fn a_key_is_found_and_changed_on_its_own_page() {
     browser.wait_for("the limit in force is in the field", &format!("{number} === '2'"), number);
     assert_eq!(browser.run("return document.getElementById('act-unit').value"), "hour");
     assert_eq!(browser.run("return document.querySelectorAll('#act input:checked').length"), 0);
-    browser.click("#act-confirm");
+    confirm(&browser);
     assert_eq!(browser.run("return document.getElementById('act').open"), true);
     browser.click("input[value=limit]");
-    browser.click("#act-confirm");
+    confirm(&browser);
     assert_eq!(browser.run("return document.getElementById('act-for').validity.valueMissing"), true);
     assert_eq!(http::get(admin.port, "/api/v1/overrides").json()["total"], 0);
     browser.run("document.getElementById('act-number').value = '50'");
     browser.type_into("#act-for", "90m");
     browser.type_into("#act-reason", "trial");
-    browser.click("#act-confirm");
+    confirm(&browser);
     browser.wait_for(
         "the override is shown",
         &has_row("key-overrides", &["user=ann", "50 per hour", "trial", "1h 29m"]),
@@ -68,7 +70,7 @@ fn a_key_is_found_and_changed_on_its_own_page() {
     assert_eq!(browser.run("return document.activeElement.id"), "act-for");
     assert_eq!(browser.run("return document.getElementById('act-number').value"), "50");
     browser.type_into("#act-for", "no end");
-    browser.click("#act-confirm");
+    confirm(&browser);
     browser.wait_for("it has no end", &has_row("key-overrides", &["50 per hour", "trial", "no end"]), TEXT);
     browser.click("button[aria-label='Remove the override of user=ann']");
     browser.accept_alert();
@@ -275,7 +277,7 @@ fn a_network_is_blocked_and_shadowed_hits_are_shown() {
     browser.type_into("#act-for", "1h");
     let effect = browser.run("return document.getElementById('act-effect').textContent").to_string();
     assert!(effect.contains("any descriptor with ip=10.0.0.0/8 in domain shop is rejected"), "{effect}");
-    browser.click("#act-confirm");
+    confirm(&browser);
     let row = has_row("key-overrides", &["any descriptor with ip=10.0.0.0/8", "block"]);
     browser.wait_for("the network is blocked", &row, TEXT);
     browser.click("button[aria-label='Edit the override of any descriptor with ip=10.0.0.0/8']");

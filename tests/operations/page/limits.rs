@@ -1,6 +1,6 @@
 //! The dialog for a rule with several limits: one of them or a part of all is changed, and all are shown before and after.
 
-use super::{TEXT, has_row, open, picture, wait_until_live};
+use super::{TEXT, change, confirm, has_row, open, picture, wait_until_live};
 use crate::admin::{Admin, setup};
 use support::{client::request, http};
 
@@ -22,7 +22,7 @@ fn one_limit_is_halved_and_the_dialog_shows_all_before_and_after() {
     wait_until_live(&browser);
     browser.click("[data-by=allowed]");
     browser.wait_for("the key is among the top", &has_row("top", &["user=ann", "Change…"]), TEXT);
-    browser.click("#top button[aria-label='Change user=ann']");
+    change(&browser);
     let names = "document.getElementById('act-name').innerText";
     browser.wait_for(
         "the limits can be chosen",
@@ -50,7 +50,7 @@ fn one_limit_is_halved_and_the_dialog_shows_all_before_and_after() {
     assert_eq!(http::get(port, "/api/v1/overrides").json()["total"], 0, "nothing is set yet");
     picture(&browser, "limits");
     browser.type_into("#act-for", "1h");
-    browser.click("#act-confirm");
+    confirm(&browser);
     browser.wait_for("it is listed", &has_row("overrides", &["user=ann", "scale burst to 50%"]), TEXT);
     let one = http::get(port, "/api/v1/overrides").json()["overrides"][0].clone();
     assert_eq!((one["name"].as_str(), one["scale"].as_str()), (Some("burst"), Some("50%")), "{one}");
