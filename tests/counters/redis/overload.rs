@@ -134,7 +134,7 @@ fn only_the_load_above_the_rate_of_redis_is_rejected() {
     let served = slow.served() as f64;
     let reasons = by_reason(&server);
     let seen = || format!("{reasons:?}\n{}\n{}", timeline(&outcome, begun), server.process.log());
-    assert!(answered >= 0.9 * served, "{answered} answered of {served} that Redis counted; {}", seen());
+    assert!(answered >= 0.95 * served, "{answered} answered of {served} that Redis counted; {}", seen());
     assert!(!reasons.contains_key("unavailable") && !reasons.contains_key("queue_full"), "{}", seen());
     let of = |reason| reasons.get(reason).copied().unwrap_or_default();
     assert!(of("overloaded") > 4.0 * of("timeout"), "most are rejected unsent: {reasons:?}");

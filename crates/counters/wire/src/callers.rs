@@ -131,6 +131,10 @@ impl<C, O> Callers<C, O> {
         checks
     }
 
+    pub(super) fn any(&self, is_meant: impl Fn(Patience) -> bool) -> bool {
+        self.waiting.iter().any(|caller| is_meant(caller.patience))
+    }
+
     pub(super) fn earliest(&self) -> Option<Instant> {
         self.earliest
     }

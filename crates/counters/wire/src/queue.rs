@@ -152,14 +152,17 @@ impl<P: Pipeline> Queue<P> {
         self.pop()
     }
 
-    /// Fails the callers that the window has held back for too long; returns the number of their checks.
+    /// Fails the callers that the window has held back for too long; returns the number of their checks. With them go those of
+    /// the same pipeline that soon would: it is sent whole, and the server would count for callers that have left.
     pub(super) fn reject_held(&mut self, now: Instant, error: impl Fn() -> StoreError) -> usize {
         let mut rejected = 0;
         for Queued { pipeline, waits } in &mut self.pipelines {
             let Some(held) = waits.for_server.filter(|held| *held < now) else { break };
-            let has_waited = |until| now >= after(held, self.window.longest_hold(held, until));
-            if has_waited(pipeline.callers().earliest()) || has_waited(None) {
-                let is_rejected = |patience: Patience| has_waited(patience.until());
+            let has_waited =
+                |until, eighths: u32| now >= after(held, self.window.longest_hold(held, until) / 8 * eighths);
+            let may_be_due = has_waited(pipeline.callers().earliest(), 8) || has_waited(None, 8);
+            if may_be_due && pipeline.callers().any(|patience| has_waited(patience.until(), 8)) {
+                let is_rejected = |patience: Patience| has_waited(patience.until(), 7);
                 rejected += pipeline.callers_mut().fail_if(&error, is_rejected);
             }
         }

@@ -169,7 +169,7 @@ impl Settings {
         cores: usize,
         available: Available,
     ) -> Result<(Self, Vec<Warning>), Vec<Problem>> {
-        let mut reader = Reader::new(env, exists, vars::ALL);
+        let mut reader = Reader::new(env, exists);
         let memory = Memory::read(&mut reader, available);
         let server = server(&mut reader, cores);
         let grpc_tls = tls::read(&mut reader);

@@ -47,7 +47,7 @@ pub enum Source {
 /// Every variable with its value in this environment, in the order of the documentation. The settings have the derived
 /// defaults, if they are valid.
 pub fn effective(env: &dyn Fn(&str) -> Option<String>, settings: Option<&Settings>) -> Vec<Row> {
-    let reader = Reader::new(env, &|_| false, vars::ALL);
+    let reader = Reader::new(env, &|_| false);
     let has_redis = !reader.set_with_prefix("REDIS_").is_empty();
     let derived = |var: &Var| {
         let (_, value) = settings?.derived.iter().find(|(name, _)| *name == var.name)?;

@@ -70,7 +70,7 @@ mod tests {
     fn read_from(set: &[(&str, &str)]) -> (Option<Memcached>, Vec<String>, Vec<String>) {
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
         let exists = |path: &Path| path == Path::new("/there.pem");
-        let mut reader = Reader::new(&env, &exists, vars::ALL);
+        let mut reader = Reader::new(&env, &exists);
         let read = read(&mut reader);
         let warnings = reader.warnings.iter().map(ToString::to_string).collect();
         (read, warnings, reader.problems.iter().map(ToString::to_string).collect())

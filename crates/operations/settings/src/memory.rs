@@ -273,7 +273,7 @@ pub fn markdown() -> String {
     let at = [128, 256, 4096].map(|mib| {
         let env = |name: &str| (name == vars::MEMORY_LIMIT.name).then(|| format!("{mib}Mi"));
         let available = Available { bytes: 0, is_limit: false };
-        Memory::read(&mut Reader::new(&env, &|_| true, vars::ALL), available)
+        Memory::read(&mut Reader::new(&env, &|_| true), available)
     });
     let mut text = "| bound | memory for | variable | at 128 MiB | at 256 MiB | at 4 GiB |\n|---|---|---|---:|---:|---:|\n".to_owned();
     let mib = |bytes: usize| format!("{}.{}", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);

@@ -4,7 +4,10 @@
 
 use std::{fmt, path::Path, time::Duration};
 
-use super::variable::{Setting, Var, without_login};
+use super::{
+    variable::{Setting, Var, without_login},
+    vars,
+};
 use exporters::otlp::settings::Signal;
 use text::InvalidValue;
 
@@ -48,7 +51,6 @@ impl fmt::Display for Warning {
 pub(super) struct Reader<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
     exists: &'a dyn Fn(&Path) -> bool,
-    vars: &'static [&'static Var],
     /// `REDIS_…` means `REDIS_PERSECOND_…` where the second Redis has such a variable.
     second_redis: bool,
     /// `OTEL_EXPORTER_OTLP_…` means the variable of this signal where that is set.
@@ -60,13 +62,9 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(
-        env: &'a dyn Fn(&str) -> Option<String>,
-        exists: &'a dyn Fn(&Path) -> bool,
-        vars: &'static [&'static Var],
-    ) -> Self {
+    pub(super) fn new(env: &'a dyn Fn(&str) -> Option<String>, exists: &'a dyn Fn(&Path) -> bool) -> Self {
         let (derived, problems, warnings) = Default::default();
-        Self { env, exists, vars, second_redis: false, signal: None, derived, problems, warnings }
+        Self { env, exists, second_redis: false, signal: None, derived, problems, warnings }
     }
 
     /// Reads the variables of a Redis as those of the second one.
@@ -87,7 +85,7 @@ impl<'a> Reader<'a> {
 
     /// The variable that is read in place of this one: of the second Redis, or of a signal if it is set.
     pub(super) fn effective(&self, var: &'static Var) -> &'static Var {
-        let find = |name: String| self.vars.iter().find(|var| var.name == name).copied();
+        let find = |name: String| vars::ALL.iter().find(|var| var.name == name).copied();
         if self.second_redis {
             let rest = var.name.strip_prefix("REDIS_");
             return rest.and_then(|rest| find(format!("REDIS_PERSECOND_{rest}"))).unwrap_or(var);
@@ -141,7 +139,7 @@ impl<'a> Reader<'a> {
 
     /// The names of the variables with this prefix that are set.
     pub(super) fn set_with_prefix(&self, prefix: &str) -> Vec<&'static str> {
-        let names = self.vars.iter().filter(|&&var| var.name.starts_with(prefix) && self.is_set(var));
+        let names = vars::ALL.iter().filter(|&&var| var.name.starts_with(prefix) && self.is_set(var));
         names.map(|var| var.name).collect()
     }
 

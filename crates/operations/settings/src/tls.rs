@@ -162,7 +162,7 @@ mod tests {
     /// TLS, warnings and problems of these variables.
     fn settings(set: &[(&str, &str)]) -> (Option<GrpcTls>, Vec<String>, Vec<String>) {
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        let mut reader = Reader::new(&env, &|_| true, vars::ALL);
+        let mut reader = Reader::new(&env, &|_| true);
         let tls = read(&mut reader);
         let text = |warning: &dyn ToString| warning.to_string();
         let warnings = reader.warnings.iter().map(|warning| text(warning)).collect();

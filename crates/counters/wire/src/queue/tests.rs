@@ -90,6 +90,26 @@ fn each_caller_is_held_for_a_quarter_of_its_own_time() {
 }
 
 #[test]
+fn those_of_a_pipeline_that_soon_would_be_rejected_go_with_the_first() {
+    let start = Instant::now();
+    let after = |millis| start + Duration::from_millis(millis);
+    let mut queue = held_back(start);
+    queue.window = Window::new(TIMEOUT);
+    queue.window.answered(1, start, start, true);
+    // Held for 250, 262 and 300 ms, of which seven eighths are 229 and 262.
+    let mut callers =
+        [1_000, 1_050, 1_200].map(|until| add(&mut queue, Patience::Until(after(until)), start));
+    queue.window.look(after(10), start, 1);
+    assert!(queue.take(start).is_none(), "it is held");
+    assert_eq!(queue.reject_held(after(249), overloaded), 0, "none has waited for all of it");
+    assert_eq!(queue.reject_held(after(250), overloaded), 2);
+    assert_eq!(callers.each_mut().map(|caller| reason(caller).is_some()), [true, true, false]);
+    assert_eq!(queue.reject_held(after(299), overloaded), 0);
+    assert_eq!(queue.reject_held(after(300), overloaded), 1);
+    assert!(queue.is_empty());
+}
+
+#[test]
 fn who_was_late_is_told_by_where_the_time_went() {
     let start = Instant::now();
     let end = start + TIMEOUT;

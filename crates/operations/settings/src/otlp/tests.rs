@@ -10,7 +10,7 @@ use exporters::otlp::metrics::Temporality;
 /// Tracing, warnings and problems of these variables.
 fn settings(set: &[(&str, &str)]) -> (Option<Spans>, Vec<String>, Vec<String>) {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-    let mut reader = Reader::new(&env, &|_| true, vars::ALL);
+    let mut reader = Reader::new(&env, &|_| true);
     let spans = spans(&mut reader);
     let warnings = reader.warnings.iter().map(ToString::to_string).collect();
     let problems = reader.problems.iter().map(ToString::to_string).collect();
@@ -93,7 +93,7 @@ fn a_signal_has_its_own_variables_or_those_of_all() {
         ("TRACING_SAMPLING_RATE", "x"),
     ];
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-    let mut reader = Reader::new(&env, &|_| true, vars::ALL);
+    let mut reader = Reader::new(&env, &|_| true);
     let metrics = metrics(&mut reader).unwrap();
     assert!(
         reader.problems.is_empty() && reader.warnings.is_empty(),
@@ -116,13 +116,13 @@ fn without_statistics_nothing_is_exported() {
     for (disable, is_on) in [("false", true), ("true", false)] {
         let set = [("OTEL_METRICS_EXPORTER", "otlp"), ("DISABLE_STATS", disable)];
         let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-        let mut reader = Reader::new(&env, &|_| true, vars::ALL);
+        let mut reader = Reader::new(&env, &|_| true);
         let metrics = vars::Metrics::read(&mut reader);
         assert_eq!(crate::sinks::read(&mut reader, &metrics).otlp.is_some(), is_on);
     }
     let set = [("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://c:4318")];
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
-    let mut reader = Reader::new(&env, &|_| true, vars::ALL);
+    let mut reader = Reader::new(&env, &|_| true);
     assert_eq!(metrics(&mut reader), None);
     let warning = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT: has no effect without OTEL_METRICS_EXPORTER=otlp";
     assert_eq!(reader.warnings[0].to_string(), warning);

@@ -16,7 +16,7 @@ type Read = (Option<Box<Xds>>, Vec<String>, Vec<String>);
 fn read_all(set: &[(&str, &str)]) -> Read {
     let env = |name: &str| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned());
     let exists = |path: &Path| path == Path::new("/there");
-    let mut reader = Reader::new(&env, &exists, vars::ALL);
+    let mut reader = Reader::new(&env, &exists);
     let source = reader.read(&vars::CONFIG_TYPE);
     let xds = read(&mut reader, source, 16_000_000);
     let problems = reader.problems.iter().map(ToString::to_string).collect();
