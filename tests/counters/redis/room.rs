@@ -16,6 +16,8 @@ use support::{
     server::{Server, Setup},
 };
 
+use super::counter;
+
 const RULES: &str = "
 domain: d
 descriptors:
@@ -62,7 +64,9 @@ impl Replicas {
                 // A breaker may still be open.
                 let code = server.ask(asked(key, value, 1)).map(|answer| answer.overall_code());
                 holds(matches!(code, Ok(Code::Ok)), || {
-                    format!("{key} {value:.20}, replica {number}: {code:?}")
+                    let count = self.redis.ask(&["GET", &counter(key, value)]);
+                    let log = server.process.log();
+                    format!("{key} {value:.20}, replica {number}: {code:?}, {count:?} in Redis\n{log}")
                 })
             });
         }
