@@ -221,21 +221,36 @@ const AI: &str =
 const HITS: &str =
     "set_filter_state.v3.Config, on_request_headers: [{object_key: envoy.ratelimit.hits_addend}]";
 
+/// Filters before, an item, and the remark about it; empty for none.
+type Row<'r> = (&'r [&'r str], String, &'r str);
+
 /// What Envoy 1.40 did with each item is in `connect.rs` and in `docs/reference/envoy-recipes.md`.
+fn assert_named(rows: &[Row<'_>]) {
+    for (before, item, expected) in rows {
+        let said = of_item(before, item, RULES);
+        let fits = |one: &String| {
+            // Without the place, which depends on the filters.
+            let (severity, rest) = one.split_once(' ').unwrap();
+            format!("{severity}  {}", rest.split_once(' ').unwrap().1).contains(*expected)
+        };
+        // The other items of `all` count the hits of the request too.
+        let is_as_expected = if expected.is_empty() {
+            said.iter().all(|one| one.starts_with("note "))
+                && said.len() == 3 * before.iter().filter(|one| **one == HITS).count()
+        } else {
+            said.iter().any(fits)
+        };
+        assert!(is_as_expected, "{item}: {expected:?} {said:#?}");
+    }
+}
+
 #[test]
-fn an_item_that_envoy_sends_otherwise_than_it_reads_is_named() {
-    let hits = |format: &str| user_item(&format!(", hits_addend: {{format: \"{format}\"}}"));
-    let at_end = |format: &str| {
-        user_item(&format!(", apply_on_stream_done: true, hits_addend: {{format: \"{format}\"}}"))
-    };
-    let metadata = |key: &str, more: &str| {
-        format!("{{actions: [{{metadata: {{descriptor_key: {key}, metadata_key: {more}}}}}]")
-    };
+fn an_item_whose_limit_or_text_envoy_does_not_take_is_named() {
     let static_limit = |limit: &str| user_item(&format!(", limit: {{rate_limit: {{{limit}}}}}"));
     let entry = "actions: [{generic_key: {descriptor_key: user, descriptor_value: v";
-    for (before, item, expected) in [
+    assert_named(&[
         (
-            &[][..],
+            &[],
             static_limit("requests_per_unit: 5"),
             "error  a limit without `unit` is an error for each request",
         ),
@@ -258,6 +273,16 @@ fn an_item_that_envoy_sends_otherwise_than_it_reads_is_named() {
             "`%REQ(x)%` as it is: `descriptor_key`",
         ),
         (&[], format!("{{{entry}100%%}}}}]}}"), ""),
+    ]);
+}
+
+#[test]
+fn an_item_whose_cost_or_expression_has_no_value_is_named() {
+    let hits = |format: &str| user_item(&format!(", hits_addend: {{format: \"{format}\"}}"));
+    let at_end = |format: &str| {
+        user_item(&format!(", apply_on_stream_done: true, hits_addend: {{format: \"{format}\"}}"))
+    };
+    assert_named(&[
         (
             &[],
             at_end("%DYNAMIC_METADATA(envoy.ai.token_usage:total_tokens)%"),
@@ -265,11 +290,6 @@ fn an_item_that_envoy_sends_otherwise_than_it_reads_is_named() {
         ),
         (&[AI], at_end("%DYNAMIC_METADATA(llm:total_tokens)%"), "warning  `llm` is typed metadata"),
         (&[], at_end("%DYNAMIC_METADATA(llm:total_tokens)%"), ""),
-        (
-            &[],
-            metadata("user", "{key: envoy.ai.request_info, path: [{key: model}]}") + "}",
-            "`envoy.ai.request_info` is typed metadata",
-        ),
         (
             &[],
             hits("%CEL(metadata.typed_filter_metadata['r'].max_output_tokens)%"),
@@ -286,6 +306,20 @@ fn an_item_that_envoy_sends_otherwise_than_it_reads_is_named() {
             "warning  Envoy's CEL does not concatenate texts",
         ),
         (&[], extension("expr", "text: 'size(request.host) + 1'"), ""),
+    ]);
+}
+
+#[test]
+fn an_item_whose_metadata_or_token_is_not_there_is_named() {
+    let metadata = |key: &str, more: &str| {
+        format!("{{actions: [{{metadata: {{descriptor_key: {key}, metadata_key: {more}}}}}]")
+    };
+    assert_named(&[
+        (
+            &[],
+            metadata("user", "{key: envoy.ai.request_info, path: [{key: model}]}") + "}",
+            "`envoy.ai.request_info` is typed metadata",
+        ),
         (
             &[],
             metadata("user", "{key: k}, source: CLUSTER_LOCALITY_ENTRY") + "}",
@@ -334,22 +368,7 @@ fn an_item_that_envoy_sends_otherwise_than_it_reads_is_named() {
             "note  a request counts `envoy.ratelimit.hits_addend` hits for the rule `shop.user`, which has no `hold`",
         ),
         (&[HITS], user_item(", hits_addend: {number: 1}"), ""),
-    ] {
-        let said = of_item(before, &item, RULES);
-        let fits = |one: &String| {
-            // Without the place, which depends on the filters.
-            let (severity, rest) = one.split_once(' ').unwrap();
-            format!("{severity}  {}", rest.split_once(' ').unwrap().1).contains(expected)
-        };
-        // The other items of `all` count the hits of the request too.
-        let is_as_expected = if expected.is_empty() {
-            said.iter().all(|one| one.starts_with("note "))
-                && said.len() == 3 * before.iter().filter(|one| **one == HITS).count()
-        } else {
-            said.iter().any(fits)
-        };
-        assert!(is_as_expected, "{item}: {expected:?} {said:#?}");
-    }
+    ]);
 }
 
 #[test]

@@ -56,7 +56,7 @@ struct ShardLogs {
     logs: IndexMap<CounterId, Timed, DefaultHashBuilder>,
     /// The place of the first candidate for the next eviction.
     hand: usize,
-    /// But for the entries and the bytes.
+    /// Without the entries, which are those of `logs`, and the bytes, which all shards share.
     usage: Usage,
 }
 

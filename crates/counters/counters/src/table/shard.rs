@@ -14,7 +14,7 @@ use metrics::TableUsage;
 pub(super) struct Shard<S> {
     slots: Slots<S>,
     max_buckets: usize,
-    /// But for the bytes.
+    /// Without the bytes, which the slots know.
     usage: TableUsage,
 }
 

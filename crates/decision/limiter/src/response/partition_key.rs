@@ -30,8 +30,9 @@ impl PartitionKeys {
         // The plan keeps the rule alone, and not which of its levels share a counter.
         let rules = limited.rule.and_then(|_| conclusion.scope.served.rules.domain(domain));
         let matched = rules.and_then(|rules| rules.find(entries, &mut String::new()));
-        let of = |own_levels| {
-            let (matched, limit) = (matched.as_ref(), limits.first());
+        let limit = limits.first();
+        let shown = |own_levels| {
+            let matched = matched.as_ref();
             let counter = CounterKey { prefix: "", domain, entries, matched, own_levels, limit };
             let counted = entries.iter().enumerate();
             let counted =
@@ -39,8 +40,8 @@ impl PartitionKeys {
             parameter(&text::entries::write(counted))
         };
         let changing = limited.overridden.as_ref().filter(|found| found.action.changes_limits());
-        let of_override = changing.map(|found| of(found.exact_levels())).unwrap_or_default();
-        Self { of_override, of_rule: of(0) }
+        let of_override = changing.map(|found| shown(found.exact_levels())).unwrap_or_default();
+        Self { of_override, of_rule: shown(0) }
     }
 }
 
